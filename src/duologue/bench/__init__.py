@@ -1,0 +1,1 @@
+"""Benchmarks: kernels, the engine, and the peers that they are compared with."""
