@@ -1,0 +1,13 @@
+#include "bindings/arrays.h"
+
+namespace nb = nanobind;
+
+NB_MODULE(_native, m) {
+    m.doc() = "duologue's compiled kernels and executor; use the typed functions in duologue.kernels instead";
+    m.attr("PAGE_TOKENS") = duologue::kPageTokens;
+    m.attr("SPLIT_TOKENS") = duologue::kSplitTokens;
+    m.def("isa_name", [](const std::string& isa) { return std::string(duologue::kernels_named(isa).name); }, nb::arg("isa") = "");
+    duologue::register_rows(m);
+    duologue::register_gemm(m);
+    duologue::register_attention(m);
+}
