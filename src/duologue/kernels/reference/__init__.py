@@ -1,0 +1,1 @@
+"""Readable numpy spellings of every kernel, equal to the compiled ones bit for bit."""
