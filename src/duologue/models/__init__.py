@@ -1,1 +1,1 @@
-"""TODO"""
+"""Models: specs, readers, calibration, packing, the registry of aliases and the packed cache."""

@@ -1,0 +1,188 @@
+#include <nanobind/stl/optional.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "runtime/executor.h"
+#include "runtime/memory.h"
+
+namespace duologue {
+namespace {
+
+using Bytes = nb::ndarray<const int8_t, nb::c_contig, nb::device::cpu>;
+using Ints = Array<const int32_t, 1>;
+using Floats = Array<const float, 1>;
+using Matrix = Array<const float, 2>;
+
+// The arrays stay alive as long as the model: numpy owns them, the spec points into them.
+struct Model {
+    ModelSpec spec;
+    std::vector<nb::object> keep_alive;
+
+    template <typename A>
+    const typename A::Scalar* hold(const A& array) {
+        keep_alive.push_back(nb::cast(array));
+        return array.data();
+    }
+
+    PackedWeight weight(nb::handle packed) {
+        PackedWeight w;
+        w.n = nb::cast<int64_t>(packed.attr("n"));
+        w.k = nb::cast<int64_t>(packed.attr("k"));
+        const auto codes = nb::cast<Bytes>(packed.attr("codes"));
+        const auto compensation = nb::cast<Ints>(packed.attr("compensation"));
+        const auto scale = nb::cast<Floats>(packed.attr("scale"));
+        require(w.n > 0 && w.k > 0 && w.k <= kMaxDepth && int64_t(codes.size()) == w.n_padded() * w.k_padded() &&
+                    int64_t(compensation.shape(0)) == w.n_padded() && int64_t(scale.shape(0)) == w.n_padded(),
+                "a packed weight's buffers do not fit its shape");
+        w.codes = hold(codes);
+        w.compensation = hold(compensation);
+        w.scale = hold(scale);
+        if (!packed.attr("bias").is_none()) {
+            const auto bias = nb::cast<Floats>(packed.attr("bias"));
+            require(int64_t(bias.shape(0)) == w.n_padded(), "a packed weight's bias does not fit its shape");
+            w.bias = hold(bias);
+        }
+        return w;
+    }
+};
+
+class PyExecutor {
+public:
+    PyExecutor(Model& model, int threads, const std::string& isa) : model_(model), executor_(model.spec, kernels_named(isa), threads) {}
+
+    void step(Ints tokens, Ints starts, Ints first_position, Array<const int32_t, 2> global_pages, Array<const int32_t, 2> local_pages,
+              std::optional<Array<uint8_t, 2>> global_pool, std::optional<Array<uint8_t, 2>> local_pool, Ints logit_tokens, Array<float, 2> logits,
+              std::optional<Array<const uint8_t, 2>> sampling, std::optional<Array<int32_t, 1>> sampled, bool check_finite) {
+        const ModelSpec& spec = model_.spec;
+        StepBatch batch{};
+        const auto sequences = int64_t(first_position.shape(0));
+        require(int64_t(starts.shape(0)) == sequences + 1 && starts(0) == 0 && starts(sequences) == int64_t(tokens.shape(0)),
+                "step: starts must run from 0 to the number of tokens");
+        batch.tokens = tokens.data();
+        batch.starts = starts.data();
+        batch.first_position = first_position.data();
+        batch.sequences = static_cast<int32_t>(sequences);
+        for (size_t i = 0; i < tokens.shape(0); ++i) require(tokens(i) >= 0 && tokens(i) < spec.vocab, "step: a token id is outside the vocabulary");
+        set_pages(batch, kGlobalPages, global_pages, global_pool);
+        set_pages(batch, kLocalPages, local_pages, local_pool);
+        int64_t positions = INT64_MAX;
+        for (const LayerSpec& layer : spec.layers) positions = std::min(positions, layer.rope.positions);
+        for (int64_t s = 0; s < sequences; ++s)
+            require(starts(s) < starts(s + 1) && first_position(s) >= 0 && first_position(s) + starts(s + 1) - starts(s) <= positions,
+                    "step: a sequence is empty or runs past the model's positions");
+        batch.logit_tokens = logit_tokens.data();
+        batch.logit_count = static_cast<int32_t>(logit_tokens.shape(0));
+        for (int32_t i = 0; i < batch.logit_count; ++i)
+            require(logit_tokens(i) >= 0 && logit_tokens(i) < batch.token_count() && (i == 0 || logit_tokens(i) > logit_tokens(i - 1)),
+                    "step: logit_tokens must ascend within the tokens");
+        require(int64_t(logits.shape(0)) >= batch.logit_count && int64_t(logits.shape(1)) == spec.vocab, "step: logits must be [logit tokens, vocabulary]");
+        batch.logits = logits.data();
+        if (sampling.has_value()) {
+            require(int64_t(sampling->shape(0)) == batch.logit_count && sampling->shape(1) == sizeof(SamplingRow) && sampled.has_value() &&
+                        int64_t(sampled->shape(0)) == batch.logit_count,
+                    "step: sampling and sampled must have one row for each logit token");
+            batch.sampling = reinterpret_cast<const SamplingRow*>(sampling->data());
+            batch.sampled = sampled->data();
+        }
+        nb::gil_scoped_release release;
+        executor_.step(batch, check_finite);
+    }
+
+    int threads() const { return executor_.threads(); }
+    int64_t workspace_bytes() const { return executor_.workspace_bytes(); }
+
+private:
+    void set_pages(StepBatch& batch, PageKind kind, const Array<const int32_t, 2>& table, const std::optional<Array<uint8_t, 2>>& pool) {
+        const int64_t page_bytes = model_.spec.page_bytes[kind];
+        if (page_bytes == 0) return;
+        require(pool.has_value() && int64_t(pool->shape(1)) == page_bytes, "step: a pool must be [pages, page bytes] of its kind");
+        require(int64_t(table.shape(0)) == batch.sequences, "step: a page table must have one row for each sequence");
+        for (int64_t s = 0; s < batch.sequences; ++s) {
+            const int64_t last = batch.first_position[s] + batch.starts[s + 1] - batch.starts[s] - 1;
+            require(last / kPageTokens < int64_t(table.shape(1)), "step: a page table is shorter than its sequence");
+            for (int64_t p = 0; p <= last / kPageTokens; ++p)
+                require(table(s, p) < int64_t(pool->shape(0)) && (table(s, p) >= 0 || kind == kLocalPages), "step: a page id is outside the pool");
+        }
+        batch.page_table[kind] = table.data();
+        batch.page_columns[kind] = int64_t(table.shape(1));
+        batch.pool[kind] = pool->data();
+    }
+
+    Model& model_;
+    Executor executor_;
+};
+
+}  // namespace
+
+void register_executor(nb::module_& m) {
+    nb::class_<HugeBuffer>(m, "HugeBuffer")
+        .def(nb::init<size_t>(), nb::arg("bytes"))
+        .def("read_file", &HugeBuffer::read_file, nb::arg("path"), nb::arg("count"), nb::call_guard<nb::gil_scoped_release>())
+        .def("array",
+             [](nb::object self) {
+                 HugeBuffer& buffer = nb::cast<HugeBuffer&>(self);
+                 return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(buffer.data(), {buffer.bytes()}, self);
+             });
+
+    nb::class_<Model>(m, "Model")
+        .def("__init__",
+             [](Model* model, int64_t vocab, int64_t hidden, float norm_eps, nb::handle embedding, nb::handle head, Floats final_norm) {
+                 new (model) Model();
+                 model->spec.vocab = vocab;
+                 model->spec.hidden = hidden;
+                 model->spec.norm_eps = norm_eps;
+                 model->spec.embedding = model->weight(embedding);
+                 model->spec.head = model->weight(head);
+                 model->spec.final_norm = model->hold(final_norm);
+                 require(int64_t(final_norm.shape(0)) == hidden, "final_norm must be [hidden]");
+                 require(model->spec.embedding.n == vocab && model->spec.embedding.k == hidden && model->spec.head.n == vocab && model->spec.head.k == hidden,
+                         "embedding and head must be [vocab, hidden]");
+             },
+             nb::arg("vocab"), nb::arg("hidden"), nb::arg("norm_eps"), nb::arg("embedding"), nb::arg("head"), nb::arg("final_norm"))
+        .def("add_layer",
+             [](Model& model, int heads, int kv_heads, int head_dim, int window, int kv_owner, float norm_eps, float softmax_scale, Matrix rope_cos, Matrix rope_sin,
+                Floats attention_norm, Floats mlp_norm, nb::handle qkv, nb::handle output, nb::handle gate_up, nb::handle down) {
+                 require(int64_t(rope_cos.shape(1)) == head_dim / 2 && rope_sin.shape(0) == rope_cos.shape(0) && rope_sin.shape(1) == rope_cos.shape(1),
+                         "rope tables must be [positions, head_dim / 2]");
+                 require(int64_t(attention_norm.shape(0)) == model.spec.hidden && int64_t(mlp_norm.shape(0)) == model.spec.hidden, "norm weights must be [hidden]");
+                 LayerSpec layer{};
+                 layer.heads = heads;
+                 layer.kv_heads = kv_heads;
+                 layer.head_dim = head_dim;
+                 layer.window = window;
+                 layer.kv_owner = kv_owner;
+                 layer.norm_eps = norm_eps;
+                 layer.softmax_scale = softmax_scale;
+                 layer.rope = {model.hold(rope_cos), model.hold(rope_sin), int64_t(rope_cos.shape(0))};
+                 layer.attention_norm = model.hold(attention_norm);
+                 layer.mlp_norm = model.hold(mlp_norm);
+                 layer.qkv = model.weight(qkv);
+                 layer.output = model.weight(output);
+                 layer.gate_up = model.weight(gate_up);
+                 layer.down = model.weight(down);
+                 model.spec.layers.push_back(layer);
+             })
+        .def("finish", [](Model& model) { model.spec.finish(); })
+        .def_prop_ro("global_page_bytes", [](const Model& model) { return model.spec.page_bytes[kGlobalPages]; })
+        .def_prop_ro("local_page_bytes", [](const Model& model) { return model.spec.page_bytes[kLocalPages]; });
+
+    nb::class_<PyExecutor>(m, "Executor")
+        .def(nb::init<Model&, int, const std::string&>(), nb::arg("model"), nb::arg("threads"), nb::arg("isa") = "", nb::keep_alive<1, 2>())
+        .def("step", &PyExecutor::step, nb::arg("tokens"), nb::arg("starts"), nb::arg("first_position"), nb::arg("global_pages"), nb::arg("local_pages"),
+             nb::arg("global_pool").none(), nb::arg("local_pool").none(), nb::arg("logit_tokens"), nb::arg("logits"), nb::arg("sampling").none(),
+             nb::arg("sampled").none(), nb::arg("check_finite"))
+        .def_prop_ro("threads", &PyExecutor::threads)
+        .def_prop_ro("workspace_bytes", &PyExecutor::workspace_bytes);
+
+    m.def("sample_row",
+          [](Floats logits, float temperature, float top_p, int top_k, uint64_t seed, uint32_t choice, uint64_t position, const std::string& isa) {
+              Sampler sampler;
+              return sampler.sample(kernels_named(isa), logits.data(), int64_t(logits.shape(0)), {temperature, top_p, top_k, choice, seed, position});
+          },
+          nb::arg("logits"), nb::arg("temperature"), nb::arg("top_p"), nb::arg("top_k"), nb::arg("seed"), nb::arg("choice"), nb::arg("position"), nb::arg("isa") = "");
+}
+
+}  // namespace duologue

@@ -1,0 +1,359 @@
+#include "runtime/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+namespace duologue {
+namespace {
+
+// Query rows of one attention call: enough to reuse an expanded key tile, few enough for their scores to stay in L1.
+constexpr int32_t kAttentionRows = 48;
+// Rows of one GEMM unit of a large batch. The packed activations of a unit stay in L2.
+constexpr int64_t kGemmRows = 128;
+
+enum CounterOf : size_t { kQkv, kAttention, kOutput, kGateUp, kDown, kCountersPerLayer };
+
+struct Range {
+    int64_t begin, end;
+};
+
+// The part of `count` that thread `thread` of `threads` takes, in multiples of `unit`.
+Range static_part(int64_t count, int64_t unit, int thread, int threads) {
+    const int64_t units = (count + unit - 1) / unit;
+    const int64_t begin = units * thread / threads * unit, end = units * (thread + 1) / threads * unit;
+    return {std::min(begin, count), std::min(end, count)};
+}
+
+template <typename T>
+void grow(std::vector<T>& buffer, int64_t count) {
+    if (static_cast<int64_t>(buffer.size()) < count) buffer.resize(static_cast<size_t>(count));
+}
+
+AttentionState state_at(float* base, int64_t rows) { return {base, base + rows, base + 2 * rows}; }
+int64_t state_floats(int64_t rows, int64_t head_dim) { return round_up(rows * (head_dim + 2), 16); }
+
+}  // namespace
+
+Executor::Executor(const ModelSpec& spec, const KernelTable& kernels, int threads)
+    : spec_(spec),
+      kernels_(kernels),
+      team_(threads),
+      scratch_(static_cast<size_t>(team_.size())),
+      counters_(spec.layers.size() * kCountersPerLayer + 2) {
+    for (const LayerSpec& layer : spec.layers) {
+        const int32_t heads_per_kv = layer.heads / layer.kv_heads;
+        const auto same = [&](const AttentionPlan& plan) {
+            return plan.kv_heads == layer.kv_heads && plan.heads_per_kv == heads_per_kv && plan.head_dim == layer.head_dim && plan.window == layer.window;
+        };
+        auto found = std::find_if(plans_.begin(), plans_.end(), same);
+        if (found == plans_.end()) {
+            plans_.emplace_back();
+            found = plans_.end() - 1;
+            found->kv_heads = layer.kv_heads;
+            found->heads_per_kv = heads_per_kv;
+            found->head_dim = layer.head_dim;
+            found->window = layer.window;
+        }
+        plan_of_layer_.push_back(static_cast<size_t>(found - plans_.begin()));
+    }
+}
+
+int64_t Executor::workspace_bytes() const {
+    int64_t bytes = 0;
+    const auto count = [&](const auto& buffer) { bytes += static_cast<int64_t>(buffer.capacity() * sizeof(buffer[0])); };
+    count(x_), count(codes_), count(scale_), count(qkv_), count(q_codes_), count(q_scale_), count(attention_), count(mlp_), count(last_x_), count(sequence_);
+    for (const AttentionPlan& plan : plans_) count(plan.partial);
+    for (const ThreadScratch& scratch : scratch_) count(scratch.gemm), count(scratch.attention), count(scratch.states);
+    return bytes;
+}
+
+void Executor::reserve(const StepBatch& batch) {
+    const int64_t tokens = batch.token_count();
+    int64_t qkv = 0, query = 0, heads = 0, mlp = 0, depth = round_up(spec_.hidden, kPackDepth), head_dim = 0;
+    for (const LayerSpec& layer : spec_.layers) {
+        qkv = std::max(qkv, layer.qkv.n);
+        query = std::max(query, layer.query_columns());
+        heads = std::max<int64_t>(heads, layer.heads);
+        mlp = std::max(mlp, layer.down.k);
+        depth = std::max({depth, layer.down.k_padded(), layer.output.k_padded()});
+        head_dim = std::max<int64_t>(head_dim, layer.head_dim);
+    }
+    grow(x_, tokens * spec_.hidden);
+    grow(codes_, std::max<int64_t>(tokens, batch.logit_count) * depth);
+    grow(scale_, std::max<int64_t>(tokens, batch.logit_count));
+    grow(qkv_, tokens * qkv);
+    grow(q_codes_, tokens * query);
+    grow(q_scale_, tokens * heads);
+    grow(attention_, tokens * query);
+    grow(mlp_, tokens * mlp);
+    grow(last_x_, batch.logit_count * spec_.hidden);
+    grow(sequence_, tokens);
+    const int64_t unit_rows = std::min(std::max<int64_t>(tokens, batch.logit_count), kGemmRows);
+    for (ThreadScratch& scratch : scratch_) {
+        grow(scratch.gemm, kernels_.gemm_scratch_bytes(unit_rows, depth));
+        grow(scratch.codes, depth);
+        for (const AttentionPlan& plan : plans_) {
+            const int32_t rows = std::max(kAttentionRows, plan.heads_per_kv);
+            grow(scratch.attention, kernels_.attention_scratch_bytes(rows, plan.head_dim));
+            grow(scratch.states, 2 * state_floats(rows, plan.head_dim));
+        }
+    }
+}
+
+int32_t Executor::position_of(const StepBatch& batch, int64_t token) const {
+    const int32_t sequence = sequence_[static_cast<size_t>(token)];
+    return batch.first_position[sequence] + static_cast<int32_t>(token) - batch.starts[sequence];
+}
+
+void Executor::plan_attention(const StepBatch& batch, AttentionPlan& plan) {
+    plan.items.clear();
+    plan.groups.clear();
+    const int32_t block = std::max(1, kAttentionRows / plan.heads_per_kv);
+    int64_t whole_items = 0;
+    for (int32_t s = 0; s < batch.sequences; ++s)
+        whole_items += int64_t(plan.kv_heads) * ((batch.starts[s + 1] - batch.starts[s] + block - 1) / block);
+    // With plenty of items the threads are busy without cutting keys; a cut costs its partial states.
+    const bool cut_keys = team_.size() > 1 && whole_items < 8 * team_.size();
+    int64_t state_offset = 0;
+    for (int32_t s = 0; s < batch.sequences; ++s) {
+        for (int32_t begin = batch.starts[s]; begin < batch.starts[s + 1]; begin += block) {
+            const int32_t end = std::min(begin + block, batch.starts[s + 1]);
+            const int32_t first_row = batch.first_position[s] + begin - batch.starts[s];
+            const int32_t last_row = first_row + end - begin - 1;
+            const int32_t first_key = plan.window > 0 ? std::max(0, first_row - plan.window + 1) : 0;
+            const int32_t first_split = first_key / kSplitTokens, splits = last_row / kSplitTokens - first_split + 1;
+            for (int32_t h = 0; h < plan.kv_heads; ++h) {
+                if (cut_keys && splits > 1) {
+                    const auto group = static_cast<int32_t>(plan.groups.size());
+                    plan.groups.push_back({first_split, splits, state_offset});
+                    state_offset += splits * state_floats(int64_t(end - begin) * plan.heads_per_kv, plan.head_dim);
+                    for (int32_t i = 0; i < splits; ++i) plan.items.push_back({s, h, begin, end, first_split + i, group});
+                } else {
+                    plan.items.push_back({s, h, begin, end, -1, -1});
+                }
+            }
+        }
+    }
+    grow(plan.partial, state_offset);
+    if (plan.pending.size() < plan.groups.size()) plan.pending = std::vector<std::atomic<int32_t>>(plan.groups.size() * 2);
+    for (size_t i = 0; i < plan.groups.size(); ++i) plan.pending[i].store(plan.groups[i].splits, std::memory_order_relaxed);
+    // Late rows see the most keys: the longest items first, so that the threads finish together.
+    if (!cut_keys) std::reverse(plan.items.begin(), plan.items.end());
+}
+
+void Executor::step(const StepBatch& batch, bool check_finite) {
+    const int32_t tokens = batch.token_count();
+    if (tokens == 0) return;
+    reserve(batch);
+    for (int32_t s = 0; s < batch.sequences; ++s)
+        for (int32_t i = batch.starts[s]; i < batch.starts[s + 1]; ++i) sequence_[static_cast<size_t>(i)] = s;
+    for (AttentionPlan& plan : plans_) plan_attention(batch, plan);
+    for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
+    check_finite_ = check_finite;
+    bad_tensor_.store(nullptr);
+    team_.run([&](int thread) { forward(batch, thread); });
+    if (const char* tensor = bad_tensor_.load())
+        throw std::runtime_error("layer " + std::to_string(bad_layer_.load()) + ": the input of " + tensor + " holds a NaN or an infinity");
+}
+
+void Executor::note_if_not_finite(const float* x, int64_t count, size_t layer, const char* tensor) {
+    if (kernels_.all_finite(x, count)) return;
+    const char* none = nullptr;
+    bad_layer_.store(layer);
+    bad_tensor_.compare_exchange_strong(none, tensor);
+}
+
+// One token: every thread quantises it for itself, which is cheaper than meeting at a barrier. More: each thread its rows.
+template <typename QuantizeRows>
+Executor::Quantized Executor::quantize_phase(int64_t rows, int64_t depth, int thread, QuantizeRows&& quantize) {
+    if (rows == 1) {
+        ThreadScratch& own = scratch_[static_cast<size_t>(thread)];
+        quantize(int64_t(0), int64_t(1), own.codes.data(), &own.scale);
+        return {own.codes.data(), &own.scale};
+    }
+    const Range part = static_part(rows, 1, thread, team_.size());
+    if (part.begin < part.end) quantize(part.begin, part.end - part.begin, codes_.data() + part.begin * depth, scale_.data() + part.begin);
+    team_.barrier();
+    return {codes_.data(), scale_.data()};
+}
+
+void Executor::gemm_phase(const Quantized& a, int64_t rows, const PackedWeight& w, Epilogue epilogue, float* out, int64_t out_stride, int thread,
+                          Counter& counter) {
+    const GemmArgs args{a.codes, w.k_padded(), a.scale, &w, epilogue, out, out_stride, nullptr};
+    void* scratch = scratch_[static_cast<size_t>(thread)].gemm.data();
+    if (rows <= kGemmRows / 2) {
+        // Few rows: the weights are the traffic, so each is read by one thread.
+        const Range columns = static_part(w.n_padded(), 32, thread, team_.size());
+        if (columns.begin < columns.end) kernels_.gemm(args, 0, rows, columns.begin, columns.end, scratch);
+    } else {
+        // Many rows: units of rows x half of the columns, taken as threads become free.
+        const int64_t row_units = (rows + kGemmRows - 1) / kGemmRows;
+        const int64_t column_units = team_.size() > 1 ? 2 : 1;
+        for (int64_t unit; (unit = counter.next.fetch_add(1, std::memory_order_relaxed)) < row_units * column_units;) {
+            const int64_t begin = unit / column_units * kGemmRows;
+            const Range columns = static_part(w.n_padded(), 64, static_cast<int>(unit % column_units), static_cast<int>(column_units));
+            kernels_.gemm(args, begin, std::min(begin + kGemmRows, rows), columns.begin, columns.end, scratch);
+        }
+    }
+    team_.barrier();
+}
+
+void Executor::embed(const StepBatch& batch, int thread) {
+    const PackedWeight& w = spec_.embedding;
+    const Range part = static_part(batch.token_count(), 1, thread, team_.size());
+    for (int64_t i = part.begin; i < part.end; ++i) {
+        const int64_t token = batch.tokens[i];
+        const int8_t* codes = w.codes + token / kPackColumns * w.k_padded() * kPackColumns + token % kPackColumns * kPackDepth;
+        float* x = x_.data() + i * spec_.hidden;
+        for (int64_t k = 0; k < spec_.hidden; ++k)
+            x[k] = static_cast<float>(codes[k / kPackDepth * kPackColumns * kPackDepth + k % kPackDepth]) * w.scale[token];
+    }
+    team_.barrier();
+}
+
+void Executor::rope_and_store(const StepBatch& batch, size_t layer_index, int thread) {
+    const LayerSpec& layer = spec_.layers[layer_index];
+    const int64_t tokens = batch.token_count(), dim = layer.head_dim, heads_per_kv = layer.heads / layer.kv_heads;
+    const bool owns = size_t(layer.kv_owner) == layer_index;
+    const KvBlockLayout block{dim};
+    const Range part = static_part(tokens * layer.kv_heads, 1, thread, team_.size());
+    for (int64_t unit = part.begin; unit < part.end; ++unit) {
+        const int64_t token = unit / layer.kv_heads, h = unit % layer.kv_heads;
+        const int64_t position = position_of(batch, token);
+        const float* cos = layer.rope.cos + position * (dim / 2);
+        const float* sin = layer.rope.sin + position * (dim / 2);
+        float* row = qkv_.data() + token * layer.qkv.n;
+        for (int64_t g = 0; g < heads_per_kv; ++g) {
+            float* q = row + (h * heads_per_kv + g) * dim;
+            kernels_.rope_rotate(q, dim, cos, sin);
+            const int64_t to = (h * tokens + token) * heads_per_kv + g;
+            float scale;
+            kernels_.quantize_rows(q, dim, 1, dim, q_codes_.data() + to * dim, dim, &scale);
+            q_scale_[static_cast<size_t>(to)] = scale * layer.softmax_scale;
+        }
+        if (!owns) continue;
+        float* key = row + layer.query_columns() + h * dim;
+        kernels_.rope_rotate(key, dim, cos, sin);
+        const float* value = row + layer.query_columns() + layer.kv_columns() + h * dim;
+        const PageKind kind = layer.kind();
+        const int64_t page = batch.page_table[kind][sequence_[static_cast<size_t>(token)] * batch.page_columns[kind] + position / kPageTokens];
+        uint8_t* to = batch.pool[kind] + page * spec_.page_bytes[kind] + spec_.kv_offset[layer_index] + h * block.bytes();
+        kernels_.kv_store(key, value, dim, to, position % kPageTokens);
+    }
+    team_.barrier();
+}
+
+void Executor::run_item(const StepBatch& batch, size_t layer_index, const AttentionItem& item, AttentionPlan& plan, ThreadScratch& scratch) {
+    const LayerSpec& layer = spec_.layers[layer_index];
+    const int64_t tokens = batch.token_count(), dim = layer.head_dim, heads_per_kv = plan.heads_per_kv;
+    const PageKind kind = layer.kind();
+    const int64_t first_row = (item.kv_head * tokens + item.token_begin) * heads_per_kv;
+    const int32_t rows = (item.token_end - item.token_begin) * plan.heads_per_kv;
+    const int32_t first_position = batch.first_position[item.sequence] + item.token_begin - batch.starts[item.sequence];
+    const AttentionArgs args{
+        q_codes_.data() + first_row * dim,
+        q_scale_.data() + first_row,
+        rows,
+        plan.heads_per_kv,
+        first_position,
+        layer.window,
+        layer.head_dim,
+        batch.pool[kind],
+        spec_.page_bytes[kind],
+        spec_.kv_offset[layer_index] + item.kv_head * KvBlockLayout{dim}.bytes(),
+        batch.page_table[kind] + item.sequence * batch.page_columns[kind],
+    };
+    const auto finish = [&](const AttentionState& state) {
+        for (int32_t token = item.token_begin; token < item.token_end; ++token) {
+            const int64_t row = int64_t(token - item.token_begin) * heads_per_kv;
+            const AttentionState of_token{state.max + row, state.sum + row, state.out + row * dim};
+            kernels_.attention_finish(of_token, heads_per_kv, dim, attention_.data() + token * layer.query_columns() + item.kv_head * heads_per_kv * dim, dim);
+        }
+    };
+    if (item.split >= 0) {
+        const AttentionGroup& group = plan.groups[static_cast<size_t>(item.group)];
+        const int64_t stride = state_floats(rows, dim);
+        float* states = plan.partial.data() + group.state_offset;
+        kernels_.attention_split(args, item.split, state_at(states + (item.split - group.first_split) * stride, rows), scratch.attention.data());
+        std::atomic<int32_t>& pending = plan.pending[static_cast<size_t>(item.group)];
+        if (pending.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+        pending.store(group.splits, std::memory_order_relaxed);  // for the next layer
+        for (int32_t i = 1; i < group.splits; ++i) kernels_.attention_merge(state_at(states, rows), state_at(states + i * stride, rows), rows, dim);
+        finish(state_at(states, rows));
+        return;
+    }
+    const int32_t first_key = plan.window > 0 ? std::max(0, first_position - plan.window + 1) : 0;
+    const int32_t first_split = first_key / kSplitTokens;
+    const int32_t last_split = (first_position + item.token_end - item.token_begin - 1) / kSplitTokens;
+    const AttentionState running = state_at(scratch.states.data(), rows);
+    const AttentionState next = state_at(scratch.states.data() + state_floats(rows, dim), rows);
+    kernels_.attention_split(args, first_split, running, scratch.attention.data());
+    for (int32_t split = first_split + 1; split <= last_split; ++split) {
+        kernels_.attention_split(args, split, next, scratch.attention.data());
+        kernels_.attention_merge(running, next, rows, dim);
+    }
+    finish(running);
+}
+
+void Executor::attention_phase(const StepBatch& batch, size_t layer_index, int thread, Counter& counter) {
+    AttentionPlan& plan = plans_[plan_of_layer_[layer_index]];
+    const auto count = static_cast<int64_t>(plan.items.size());
+    for (int64_t i; (i = counter.next.fetch_add(1, std::memory_order_relaxed)) < count;)
+        run_item(batch, layer_index, plan.items[static_cast<size_t>(i)], plan, scratch_[static_cast<size_t>(thread)]);
+    team_.barrier();
+}
+
+void Executor::forward(const StepBatch& batch, int thread) {
+    int64_t rows = batch.token_count();
+    const int64_t hidden = spec_.hidden;
+    float* x = x_.data();
+    embed(batch, thread);
+    const auto normed = [&](const float* weight, float eps, size_t layer, const char* tensor) {
+        return quantize_phase(rows, round_up(hidden, kPackDepth), thread, [&](int64_t begin, int64_t count, int8_t* codes, float* scale) {
+            if (check_finite_) note_if_not_finite(x + begin * hidden, count * hidden, layer, tensor);
+            kernels_.rmsnorm_quantize_rows(x + begin * hidden, hidden, count, hidden, weight, eps, codes, round_up(hidden, kPackDepth), scale);
+        });
+    };
+    const auto plain = [&](const std::vector<float>& from, int64_t depth, size_t layer, const char* tensor) {
+        return quantize_phase(rows, round_up(depth, kPackDepth), thread, [&](int64_t begin, int64_t count, int8_t* codes, float* scale) {
+            if (check_finite_) note_if_not_finite(from.data() + begin * depth, count * depth, layer, tensor);
+            kernels_.quantize_rows(from.data() + begin * depth, depth, count, depth, codes, round_up(depth, kPackDepth), scale);
+        });
+    };
+    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+        const LayerSpec& layer = spec_.layers[i];
+        Counter* counters = counters_.data() + i * kCountersPerLayer;
+        gemm_phase(normed(layer.attention_norm, layer.norm_eps, i, "qkv"), rows, layer.qkv, Epilogue::kStore, qkv_.data(), layer.qkv.n, thread, counters[kQkv]);
+        rope_and_store(batch, i, thread);
+        attention_phase(batch, i, thread, counters[kAttention]);
+        if (i + 1 == spec_.layers.size()) {
+            // Nothing reads the last layer's output except the rows whose logits are wanted.
+            const Range part = static_part(batch.logit_count, 1, thread, team_.size());
+            const int64_t columns = layer.query_columns();
+            for (int64_t r = part.begin; r < part.end; ++r) {
+                const int64_t token = batch.logit_tokens[r];
+                std::memcpy(last_x_.data() + r * hidden, x + token * hidden, sizeof(float) * static_cast<size_t>(hidden));
+                // qkv_ has been read by now and holds the chosen rows of the attention output.
+                std::memcpy(qkv_.data() + r * columns, attention_.data() + token * columns, sizeof(float) * static_cast<size_t>(columns));
+            }
+            team_.barrier();
+            rows = batch.logit_count;
+            x = last_x_.data();
+            if (rows == 0) return;
+        }
+        const std::vector<float>& attended = i + 1 == spec_.layers.size() ? qkv_ : attention_;
+        gemm_phase(plain(attended, layer.output.k, i, "output"), rows, layer.output, Epilogue::kAdd, x, hidden, thread, counters[kOutput]);
+        gemm_phase(normed(layer.mlp_norm, layer.norm_eps, i, "gate_up"), rows, layer.gate_up, Epilogue::kGatedSilu, mlp_.data(), layer.down.k, thread,
+                   counters[kGateUp]);
+        gemm_phase(plain(mlp_, layer.down.k, i, "down"), rows, layer.down, Epilogue::kAdd, x, hidden, thread, counters[kDown]);
+    }
+    Counter* tail = counters_.data() + spec_.layers.size() * kCountersPerLayer;
+    gemm_phase(normed(spec_.final_norm, spec_.norm_eps, spec_.layers.size(), "head"), rows, spec_.head, Epilogue::kStore, batch.logits, spec_.vocab, thread, tail[0]);
+    if (batch.sampling == nullptr) return;
+    for (int64_t r; (r = tail[1].next.fetch_add(1, std::memory_order_relaxed)) < rows;)
+        batch.sampled[r] = scratch_[static_cast<size_t>(thread)].sampler.sample(kernels_, batch.logits + r * spec_.vocab, spec_.vocab, batch.sampling[r]);
+}
+
+}  // namespace duologue

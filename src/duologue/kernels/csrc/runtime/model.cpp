@@ -1,0 +1,44 @@
+#include "runtime/model.h"
+
+#include <stdexcept>
+#include <string>
+
+namespace duologue {
+namespace {
+
+void require_layer(bool condition, size_t layer, const std::string& what) {
+    if (!condition) throw std::invalid_argument("layer " + std::to_string(layer) + ": " + what);
+}
+
+}  // namespace
+
+void ModelSpec::finish() {
+    kv_offset.assign(layers.size(), 0);
+    page_bytes[kGlobalPages] = page_bytes[kLocalPages] = 0;
+    for (size_t i = 0; i < layers.size(); ++i) {
+        const LayerSpec& layer = layers[i];
+        require_layer(layer.head_dim % 16 == 0 && layer.head_dim >= 16 && layer.head_dim <= 256, i,
+                      "head_dim " + std::to_string(layer.head_dim) + " is not a multiple of 16 between 16 and 256");
+        require_layer(layer.kv_heads > 0 && layer.heads % layer.kv_heads == 0, i, "query heads are not a multiple of KV heads");
+        require_layer(layer.window >= 0, i, "the window is negative");
+        require_layer(layer.kv_owner >= 0 && size_t(layer.kv_owner) <= i, i, "kv_owner names a later layer");
+        const LayerSpec& owner = layers[size_t(layer.kv_owner)];
+        require_layer(size_t(owner.kv_owner) == size_t(layer.kv_owner), i, "kv_owner names a layer that owns no KV");
+        require_layer(owner.kind() == layer.kind() && owner.kv_heads == layer.kv_heads && owner.head_dim == layer.head_dim, i,
+                      "kv_owner names a layer of another kind or KV shape");
+        const bool owns = size_t(layer.kv_owner) == i;
+        require_layer(layer.qkv.k == hidden && layer.qkv.n == layer.query_columns() + (owns ? 2 * layer.kv_columns() : 0), i, "qkv has the wrong shape");
+        require_layer(layer.output.k == layer.query_columns() && layer.output.n == hidden, i, "the output projection has the wrong shape");
+        require_layer(layer.gate_up.k == hidden && layer.gate_up.n == 2 * layer.down.k && layer.down.n == hidden && layer.down.k % 16 == 0, i,
+                      "the MLP has the wrong shape");
+        if (owns) {
+            kv_offset[i] = page_bytes[layer.kind()];
+            page_bytes[layer.kind()] += layer.kv_heads * KvBlockLayout{layer.head_dim}.bytes();
+        } else {
+            kv_offset[i] = kv_offset[size_t(layer.kv_owner)];
+        }
+    }
+    for (int64_t& bytes : page_bytes) bytes = round_up(bytes, 64);
+}
+
+}  // namespace duologue

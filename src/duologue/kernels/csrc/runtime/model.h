@@ -1,0 +1,58 @@
+// A decoder described as data: one LayerSpec per layer, pointers into the packed weights.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "layout.h"
+
+namespace duologue {
+
+// A sequence has one page table per kind.
+enum PageKind : int32_t { kGlobalPages = 0, kLocalPages = 1, kPageKinds = 2 };
+
+struct RopeTable {
+    const float* cos;  // [positions, head_dim / 2]
+    const float* sin;
+    int64_t positions;
+};
+
+struct LayerSpec {
+    int32_t heads;
+    int32_t kv_heads;
+    int32_t head_dim;
+    int32_t window;    // 0: sees every earlier position
+    int32_t kv_owner;  // this layer's own index, or the earlier layer of the same kind whose KV it reads
+    float norm_eps;
+    float softmax_scale;
+    RopeTable rope;
+    const float* attention_norm;  // [hidden]
+    const float* mlp_norm;        // [hidden]
+    PackedWeight qkv;      // q rows, then k and v rows when the layer owns its KV
+    PackedWeight output;
+    PackedWeight gate_up;  // gated pair
+    PackedWeight down;
+
+    PageKind kind() const { return window > 0 ? kLocalPages : kGlobalPages; }
+    int64_t query_columns() const { return int64_t(heads) * head_dim; }
+    int64_t kv_columns() const { return int64_t(kv_heads) * head_dim; }
+};
+
+struct ModelSpec {
+    int64_t vocab = 0;
+    int64_t hidden = 0;
+    float norm_eps = 0.0f;
+    PackedWeight embedding;  // [vocab, hidden]; one row per token, looked up in the packed layout
+    PackedWeight head;
+    const float* final_norm = nullptr;  // [hidden]
+    std::vector<LayerSpec> layers;
+
+    // Derived by finish(): where each layer's KV blocks start inside a page of its kind, and the page sizes.
+    std::vector<int64_t> kv_offset;     // [layers], the owner's for layers that share
+    int64_t page_bytes[kPageKinds] = {0, 0};
+
+    // Computes the derived fields. Throws std::invalid_argument naming the layer whose description contradicts itself.
+    void finish();
+};
+
+}  // namespace duologue
