@@ -10,6 +10,8 @@ inline constexpr int kPageTokens = 64;
 // Keys whose partial softmax is computed on its own; partials are merged in ascending order of their split.
 inline constexpr int kSplitTokens = 512;
 static_assert(kSplitTokens % kPageTokens == 0);
+// Keys of a tile whose softmax weights share one scale when they are quantised: 32 or 64.
+inline constexpr int kPScaleTokens = 64;
 
 // Packed int8 weights: [N/64][K/4][64][4] bytes, N and K padded with zeros.
 inline constexpr int kPackColumns = 64;
