@@ -1,1 +1,9 @@
-"""TODO"""
+"""The embedded engine: scheduling, forward steps, sampling, streams."""
+
+from __future__ import annotations
+
+from duologue.engine.engine import Engine
+from duologue.engine.events import Completion, EngineStats, TokenEvent
+from duologue.engine.sampling_params import SamplingParams
+
+__all__ = ["Completion", "Engine", "EngineStats", "SamplingParams", "TokenEvent"]

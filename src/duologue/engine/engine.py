@@ -1,0 +1,453 @@
+"""The embedded engine: a model, its KV pool, and a thread that runs forward steps for any number of requests."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import secrets
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from duologue.cache.page_pool import PagePool
+from duologue.dialogue.detokenizer import Detokenizer
+from duologue.dialogue.stop import StopMatcher
+from duologue.dialogue.template import ChatTemplate
+from duologue.dialogue.tokenizer import Tokenizer
+from duologue.engine.events import Completion, EngineStats, FinishReason, TokenEvent
+from duologue.engine.load import load_for_engine
+from duologue.engine.request import Request, RequestState
+from duologue.engine.runner import Runner
+from duologue.engine.sampling_params import SamplingParams
+from duologue.engine.scheduler import Chunk, Scheduler, SchedulerConfig
+from duologue.errors import CapacityError, EngineStoppedError, InvalidRequestError
+from duologue.kernels import PAGE_TOKENS
+from duologue.models.load import PackedModel
+
+DEFAULT_KV_MEMORY_BYTES = 1 << 30
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+_log = logging.getLogger(__name__)
+
+
+def default_threads() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Engine:
+    """Loads one model and serves many requests at once.
+
+    `submit`, `abort`, `stats` and `drain` may be called from any thread. Use as a context manager, or call `close`.
+    """
+
+    def __init__(
+        self,
+        model: PackedModel,
+        *,
+        kv_memory_bytes: int | None = None,
+        threads: int | None = None,
+        scheduler: SchedulerConfig | None = None,
+        context_tokens: int | None = None,
+        isa: str = "",
+    ) -> None:
+        native = model.native()
+        kv_memory_bytes = DEFAULT_KV_MEMORY_BYTES if kv_memory_bytes is None else kv_memory_bytes
+        page_bytes = native.global_page_bytes
+        page_count = kv_memory_bytes // page_bytes
+        if page_count < 1:
+            raise CapacityError(
+                f"the KV budget of {kv_memory_bytes} bytes holds no page of {page_bytes} bytes; raise --kv-memory"
+            )
+        limit = model.spec.context_tokens if context_tokens is None else context_tokens
+        if not 1 < limit <= model.spec.context_tokens:
+            raise InvalidRequestError(
+                f"context {limit} must be between 2 and the model's {model.spec.context_tokens} tokens",
+                param="context",
+            )
+        self.model_name = model.name
+        self.spec = model.spec
+        self.context_tokens = min(limit, page_count * PAGE_TOKENS)
+        self.kv_memory_bytes = page_count * page_bytes
+        self.kv_limits_context = self.context_tokens < limit
+        self.tokenizer = Tokenizer.from_bytes(model.tokenizer)
+        self.template = (
+            ChatTemplate.for_tokenizer(model.chat_template, self.tokenizer) if model.chat_template else None
+        )
+        self._weight_bytes = model.weight_bytes
+        self._runner = Runner(
+            native,
+            vocab_size=model.spec.vocab_size,
+            page_count=page_count,
+            threads=default_threads() if threads is None else threads,
+            isa=isa,
+        )
+        self._scheduler = Scheduler(scheduler or SchedulerConfig(), PagePool(page_count))
+        self._page_columns = -(-self.context_tokens // PAGE_TOKENS)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # new requests, aborts, stop; and requests finishing
+        self._incoming: deque[Request] = deque()
+        self._unfinished = 0
+        self._next_number = 0
+        self._stopping = False
+        self._failure: str | None = None
+        self._requests_total = 0
+        self._aborted_total = 0
+        self._prompt_tokens_total = 0
+        self._computed_tokens_total = 0
+        self._completion_tokens_total = 0
+        self._steps_total = 0
+        self._step_s_total = 0.0
+        # The thread holds the engine weakly between steps, so an engine that is dropped without close() still ends.
+        self._thread = threading.Thread(target=_run_loop, args=(weakref.ref(self), self._changed), name="duologue-engine", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        *,
+        kv_memory_bytes: int | None = None,
+        threads: int | None = None,
+        max_batch_tokens: int = SchedulerConfig.max_batch_tokens,
+        max_num_seqs: int = SchedulerConfig.max_num_seqs,
+        context_tokens: int | None = None,
+        progress: bool = False,
+    ) -> Engine:
+        """Load a model by alias, GGUF path or Hugging Face folder; the first time it is quantised and packed.
+
+        Raises ModelLoadError, UnsupportedModelError or CapacityError.
+        """
+        scheduler = SchedulerConfig(max_batch_tokens=max_batch_tokens, max_num_seqs=max_num_seqs)
+        return cls(
+            load_for_engine(model, progress=progress),
+            kv_memory_bytes=kv_memory_bytes,
+            threads=threads,
+            scheduler=scheduler,
+            context_tokens=context_tokens,
+        )
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a chat, up to where the reply begins. Raises TemplateError or InvalidRequestError."""
+        if self.template is None:
+            raise InvalidRequestError(
+                f"model {self.model_name} has no chat template; send a plain prompt", param="messages"
+            )
+        return self.template.encode_chat(self.tokenizer, messages)
+
+    def encode_prompt(self, prompt: Prompt) -> list[int]:
+        """Token ids of a text, a chat, or ids as they are."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, add_bos=self.tokenizer.adds_bos)
+        if len(prompt) and isinstance(prompt[0], Mapping):
+            return self.encode_chat(prompt)  # type: ignore[arg-type]
+        return [int(token) for token in prompt]  # type: ignore[call-overload]
+
+    def submit(
+        self, prompt_ids: Sequence[int], params: SamplingParams, on_event: Callable[[TokenEvent], None]
+    ) -> Request:
+        """Queue a request. `on_event` is called on the engine's thread and must neither block nor raise.
+
+        Raises InvalidRequestError when the prompt is empty, holds unknown ids or leaves no room for a reply, and
+        EngineStoppedError after `close` or a failure.
+        """
+        if not len(prompt_ids):
+            raise InvalidRequestError("the prompt is empty", param="messages", code="empty_prompt")
+        if len(prompt_ids) >= self.context_tokens:
+            why = (
+                " (limited by the KV budget; raise --kv-memory)" if self.kv_limits_context else ""
+            )
+            raise InvalidRequestError(
+                f"the prompt has {len(prompt_ids)} tokens, but the context of {self.context_tokens} tokens{why} "
+                "must hold the prompt and at least one token of reply; shorten the messages",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        low, high = min(prompt_ids), max(prompt_ids)
+        if low < 0 or high >= self.spec.vocab_size:
+            raise InvalidRequestError(
+                f"token id {low if low < 0 else high} is outside the vocabulary of {self.spec.vocab_size}",
+                param="prompt",
+            )
+        room = self.context_tokens - len(prompt_ids)
+        reply_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        request = Request(
+            0,
+            prompt_ids,
+            params,
+            seed=secrets.randbits(64) if params.seed is None else params.seed,
+            max_total_tokens=len(prompt_ids) + reply_tokens,
+            page_columns=self._page_columns,
+            on_event=on_event,
+            detokenizer=Detokenizer(self.tokenizer),
+            stop_matcher=StopMatcher(params.stop) if params.stop else None,
+        )
+        with self._lock:
+            self._require_running()
+            request.number = self._next_number
+            self._next_number += 1
+            self._unfinished += 1
+            self._requests_total += 1
+            self._incoming.append(request)
+            self._changed.notify_all()
+        return request
+
+    def abort(self, request: Request) -> None:
+        """Stop a request; its last event says "abort". Nothing happens when it has finished."""
+        with self._lock:
+            request.abort_requested = True
+            self._changed.notify_all()
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[TokenEvent]:
+        """Events of one request as they come. Leaving the iterator early aborts the request."""
+        events: queue.SimpleQueue[TokenEvent] = queue.SimpleQueue()
+        request = self.submit(self.encode_prompt(prompt), params or SamplingParams(), events.put)
+        try:
+            while True:
+                event = events.get()
+                if event.finish_reason == "error":
+                    raise EngineStoppedError(event.error or "the engine failed")
+                yield event
+                if event.finish_reason is not None:
+                    return
+        finally:
+            self.abort(request)
+
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
+        """One whole reply."""
+        return self.generate_batch([prompt], params)[0]
+
+    def generate_batch(self, prompts: Sequence[Prompt], params: SamplingParams | None = None) -> list[Completion]:
+        """Whole replies to several prompts, computed together. Raises as `submit`; then nothing of the batch runs on."""
+        params = params or SamplingParams()
+        done: queue.SimpleQueue[int] = queue.SimpleQueue()
+        logs: list[list[TokenEvent]] = [[] for _ in prompts]
+
+        def collect(index: int) -> Callable[[TokenEvent], None]:
+            def on_event(event: TokenEvent) -> None:
+                logs[index].append(event)
+                if event.finish_reason is not None:
+                    done.put(index)
+
+            return on_event
+
+        requests: list[Request] = []
+        try:
+            for index, prompt in enumerate(prompts):
+                requests.append(self.submit(self.encode_prompt(prompt), params, collect(index)))
+            for _ in requests:
+                done.get()
+        finally:
+            for request in requests:
+                self.abort(request)
+        return [_completion(log) for log in logs]
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges, a consistent enough snapshot for metrics."""
+        scheduler, pool = self._scheduler, self._scheduler.pool
+        return EngineStats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting) + len(self._incoming),
+            requests_total=self._requests_total,
+            aborted_total=self._aborted_total,
+            preemptions_total=scheduler.preemptions_total,
+            prompt_tokens_total=self._prompt_tokens_total,
+            computed_tokens_total=self._computed_tokens_total,
+            completion_tokens_total=self._completion_tokens_total,
+            steps_total=self._steps_total,
+            step_s_total=self._step_s_total,
+            forward_s_total=self._runner.forward_s_total,
+            kv_pages_total=pool.page_count,
+            kv_pages_free=pool.free_count,
+            kv_memory_bytes=self.kv_memory_bytes,
+            kv_bytes_per_token=self.spec.kv_bytes_per_token,
+            workspace_bytes=self._runner.workspace_bytes,
+            weight_bytes=self._weight_bytes,
+        )
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine's thread died, or None while it is well."""
+        return self._failure
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Wait until every accepted request has finished; False when the time ran out first."""
+        with self._lock:
+            return self._changed.wait_for(lambda: self._unfinished == 0, timeout_s)
+
+    def close(self) -> None:
+        """Abort what runs and end the engine's thread. Idempotent."""
+        with self._lock:
+            self._stopping = True
+            self._changed.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError when pages and requests disagree. Only while nothing runs."""
+        self._scheduler.check_integrity()
+
+    # ---- the engine's thread ----
+
+    def _require_running(self) -> None:
+        if self._failure is not None:
+            raise EngineStoppedError(f"the engine has failed: {self._failure}")
+        if self._stopping:
+            raise EngineStoppedError("the engine is closed")
+
+    def _take_news(self) -> bool:
+        """With the lock held: move new requests to the scheduler. True when the loop has something to do."""
+        while self._incoming:
+            self._scheduler.add(self._incoming.popleft())
+        return self._scheduler.has_work
+
+    def _step(self) -> None:
+        for request in [request for request in self._scheduler.requests() if request.abort_requested]:
+            self._aborted_total += 1
+            self._finish(request, "abort")
+        started = time.perf_counter()
+        chunks = self._scheduler.plan()
+        if not chunks:
+            return
+        sampled, _ = self._runner.step(chunks)
+        self._steps_total += 1
+        row = 0
+        for chunk in chunks:
+            request = chunk.request
+            if request.computed < request.prompt_tokens:
+                self._prompt_tokens_total += min(chunk.count, request.prompt_tokens - request.computed)
+            request.computed += chunk.count
+            self._computed_tokens_total += chunk.count
+            if chunk.samples:
+                self._accept(request, int(sampled[row]))
+                row += 1
+        self._step_s_total += time.perf_counter() - started
+
+    def _accept(self, request: Request, token: int) -> None:
+        """Add a sampled token to a request and say so."""
+        request.append(token)
+        self._completion_tokens_total += 1
+        params = request.params
+        if token in self.tokenizer.eos_ids and not params.ignore_eos:
+            self._finish(request, "stop", (token,))
+            return
+        text = request.detokenizer.push(token) if request.detokenizer else ""
+        if request.stop_matcher is not None and text:
+            text, matched = request.stop_matcher.push(text)
+            if matched is not None:
+                self._finish(request, "stop", (token,), text, flush=False)
+                return
+        if request.total_tokens >= request.max_total_tokens:
+            self._finish(request, "length", (token,), text)
+            return
+        self._emit(request, text, (token,), None)
+
+    def _finish(
+        self,
+        request: Request,
+        reason: FinishReason,
+        token_ids: tuple[int, ...] = (),
+        text: str = "",
+        *,
+        flush: bool = True,
+        error: str | None = None,
+    ) -> None:
+        if flush:
+            # What was held back as the beginning of a character or of a stop string turns out to be neither.
+            tail = request.detokenizer.flush() if request.detokenizer else ""
+            if request.stop_matcher is not None:
+                emitted, matched = request.stop_matcher.push(tail)
+                text += emitted
+                if matched is None:
+                    text += request.stop_matcher.flush()
+                elif reason == "length":
+                    reason = "stop"
+            else:
+                text += tail
+        self._scheduler.finish(request)
+        self._emit(request, text, token_ids, reason, error)
+        with self._lock:
+            self._unfinished -= 1
+            self._changed.notify_all()
+
+    def _emit(
+        self,
+        request: Request,
+        text: str,
+        token_ids: tuple[int, ...],
+        reason: FinishReason | None,
+        error: str | None = None,
+    ) -> None:
+        request.on_event(
+            TokenEvent(
+                text=text,
+                token_ids=token_ids,
+                finish_reason=reason,
+                prompt_tokens=request.prompt_tokens,
+                cached_tokens=0,
+                completion_tokens=request.completion_tokens,
+                error=error,
+            )
+        )
+
+    def _stop_everything(self, failure: str | None) -> None:
+        with self._lock:
+            self._stopping = True
+            self._failure = failure
+            self._take_news()
+        for request in list(self._scheduler.requests()):
+            if failure is None:
+                self._finish(request, "abort")
+            else:
+                self._finish(request, "error", flush=False, error=failure)
+
+
+def _run_loop(reference: weakref.ref[Engine], changed: threading.Condition) -> None:
+    """The engine's thread. It keeps no strong reference while idle, so that a forgotten engine can be collected."""
+    while True:
+        engine = reference()
+        if engine is None:
+            return
+        with changed:
+            busy = engine._take_news()
+            stopping = engine._stopping
+            if not busy and not stopping:
+                del engine
+                changed.wait(timeout=1.0)
+                continue
+        if stopping:
+            engine._stop_everything(None)
+            return
+        try:
+            engine._step()
+        except Exception as error:
+            # A step fails only through a bug or corrupt weights: nothing computed from here on could be trusted.
+            _log.exception("the engine's step failed")
+            engine._stop_everything(f"{type(error).__name__}: {error}")
+            return
+
+
+def _completion(events: Sequence[TokenEvent]) -> Completion:
+    last = events[-1]
+    if last.finish_reason == "error":
+        raise EngineStoppedError(last.error or "the engine failed")
+    assert last.finish_reason is not None
+    return Completion(
+        text="".join(event.text for event in events),
+        token_ids=tuple(token for event in events for token in event.token_ids),
+        finish_reason=last.finish_reason,
+        prompt_tokens=last.prompt_tokens,
+        cached_tokens=last.cached_tokens,
+        completion_tokens=last.completion_tokens,
+    )

@@ -1,0 +1,59 @@
+"""What the engine tells its callers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True)
+class TokenEvent:
+    """News of one request, in order. `text` holds whole characters only and may be empty; stop strings never appear in it.
+
+    The last event of a request has a `finish_reason`; nothing follows it. `error` is set when that is "error".
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A whole reply."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """Counters since the engine started (`_total`) and readings of now."""
+
+    running: int
+    waiting: int
+    requests_total: int
+    aborted_total: int
+    preemptions_total: int
+    prompt_tokens_total: int
+    computed_tokens_total: int
+    completion_tokens_total: int
+    steps_total: int
+    step_s_total: float
+    forward_s_total: float
+    kv_pages_total: int
+    kv_pages_free: int
+    kv_memory_bytes: int
+    kv_bytes_per_token: int
+    workspace_bytes: int
+    weight_bytes: int

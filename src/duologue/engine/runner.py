@@ -1,0 +1,117 @@
+"""Turns the scheduler's chunks into one native forward step."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from duologue.engine.request import Request
+from duologue.engine.scheduler import Chunk
+from duologue.errors import CapacityError
+from duologue.kernels import PAGE_TOKENS, _native
+
+SAMPLING_ROW = np.dtype(
+    [
+        ("temperature", "<f4"),
+        ("top_p", "<f4"),
+        ("top_k", "<i4"),
+        ("choice", "<u4"),
+        ("seed", "<u8"),
+        ("position", "<u8"),
+    ]
+)
+"""Mirrors SamplingRow in csrc/runtime/sampler.h."""
+
+_NO_PAGES = np.zeros((0, 0), dtype=np.int32)
+
+
+def debug_checks_enabled() -> bool:
+    """Whether every quantiser's input is checked for NaN and infinity (DUOLOGUE_DEBUG=1)."""
+    return os.environ.get("DUOLOGUE_DEBUG", "") not in ("", "0")
+
+
+class Runner:
+    """Owns the KV memory and the native executor of one model.
+
+    Raises CapacityError when `page_count` pages of KV do not fit into memory.
+    """
+
+    def __init__(self, model: _native.Model, *, vocab_size: int, page_count: int, threads: int, isa: str = "") -> None:
+        self._executor = _native.Executor(model, threads, isa)
+        page_bytes = model.global_page_bytes
+        try:
+            self._kv_memory = _native.HugeBuffer(page_count * page_bytes)
+        except MemoryError as error:
+            raise CapacityError(
+                f"the system refused {page_count * page_bytes} bytes for KV; lower --kv-memory"
+            ) from error
+        self.kv_pool: npt.NDArray[np.uint8] = self._kv_memory.array().reshape(page_count, page_bytes)
+        self._vocab_size = vocab_size
+        self._logits: npt.NDArray[np.float32] = np.empty((1, vocab_size), dtype=np.float32)
+        self._check_finite = debug_checks_enabled()
+        self.forward_s_total = 0.0
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of activations and logits kept between steps."""
+        return int(self._executor.workspace_bytes) + self._logits.nbytes
+
+    def step(
+        self, chunks: Sequence[Chunk], *, every_logit: bool = False
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Compute the chunks and sample one token for each that asks.
+
+        Returns the sampled ids [chunks that sample] in order, and the logits [rows, vocab]: rows of those last tokens, or
+        of every token of the step when `every_logit`. The logits are a view that the next step overwrites.
+        """
+        counts = np.fromiter((chunk.count for chunk in chunks), dtype=np.int32, count=len(chunks))
+        starts = np.zeros(len(chunks) + 1, dtype=np.int32)
+        np.cumsum(counts, out=starts[1:])
+        first_position = np.fromiter((chunk.request.computed for chunk in chunks), dtype=np.int32, count=len(chunks))
+        pages_in_use = -(-(first_position + counts) // PAGE_TOKENS)
+        columns = int(pages_in_use.max())
+        page_table = np.empty((len(chunks), columns), dtype=np.int32)
+        tokens = np.empty(int(starts[-1]), dtype=np.int32)
+        for row, (chunk, start) in enumerate(zip(chunks, starts.tolist(), strict=False)):
+            request = chunk.request
+            page_table[row] = request.pages[:columns]
+            tokens[start : start + chunk.count] = request.tokens[request.computed : request.computed + chunk.count]
+        sampling = [row for row, chunk in enumerate(chunks) if chunk.samples]
+        if every_logit:
+            logit_tokens = np.arange(len(tokens), dtype=np.int32)
+        else:
+            logit_tokens = starts[1:][sampling] - np.int32(1)
+        if len(logit_tokens) > len(self._logits):
+            self._logits = np.empty((len(logit_tokens), self._vocab_size), dtype=np.float32)
+        logits = self._logits[: len(logit_tokens)]
+        sampled = np.empty(len(logit_tokens), dtype=np.int32)
+        rows = None if every_logit else self._sampling_rows([chunks[row].request for row in sampling])
+        started = time.perf_counter()
+        self._executor.step(
+            tokens,
+            starts,
+            first_position,
+            page_table,
+            _NO_PAGES,
+            self.kv_pool,
+            None,
+            logit_tokens,
+            logits,
+            rows,
+            sampled,
+            self._check_finite,
+        )
+        self.forward_s_total += time.perf_counter() - started
+        return sampled, logits
+
+    @staticmethod
+    def _sampling_rows(requests: Sequence[Request]) -> npt.NDArray[np.uint8]:
+        rows = np.empty(len(requests), dtype=SAMPLING_ROW)
+        for i, request in enumerate(requests):
+            params = request.params
+            rows[i] = (params.temperature, params.top_p, params.top_k, 0, request.seed, request.total_tokens)
+        return rows.view(np.uint8).reshape(len(requests), SAMPLING_ROW.itemsize)

@@ -1,0 +1,137 @@
+"""The scheduler's policy, without a model: what it plans, whom it preempts, and that everything ends."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from duologue.cache.page_pool import PagePool
+from duologue.engine.request import Request, RequestState
+from duologue.engine.sampling_params import SamplingParams
+from duologue.engine.scheduler import Chunk, Scheduler, SchedulerConfig
+from duologue.kernels import PAGE_TOKENS
+
+
+def make_request(number: int, prompt: int, reply: int) -> Request:
+    return Request(
+        number,
+        list(range(prompt)),
+        SamplingParams(),
+        seed=0,
+        max_total_tokens=prompt + reply,
+        page_columns=1000,
+        on_event=lambda event: None,
+        detokenizer=None,
+        stop_matcher=None,
+    )
+
+
+def apply(scheduler: Scheduler, chunks: list[Chunk]) -> None:
+    """What the engine does with a computed step."""
+    for chunk in chunks:
+        chunk.request.computed += chunk.count
+        if chunk.samples:
+            assert chunk.request.computed == chunk.request.total_tokens
+            chunk.request.append(7)
+            if chunk.request.total_tokens == chunk.request.max_total_tokens:
+                scheduler.finish(chunk.request)
+
+
+def test_prompts_share_a_step_and_the_last_is_cut() -> None:
+    scheduler = Scheduler(SchedulerConfig(max_batch_tokens=100, max_num_seqs=10), PagePool(50))
+    requests = [make_request(i, 40, 5) for i in range(3)]
+    for request in requests:
+        scheduler.add(request)
+    chunks = scheduler.plan()
+    assert [(chunk.request.number, chunk.count, chunk.samples) for chunk in chunks] == [
+        (0, 40, True),
+        (1, 40, True),
+        (2, 20, False),
+    ]
+
+
+def test_prefill_is_bounded_while_streams_decode() -> None:
+    config = SchedulerConfig(max_batch_tokens=512, max_num_seqs=8, prefill_tokens_while_decoding=32)
+    scheduler = Scheduler(config, PagePool(100))
+    scheduler.add(make_request(0, 10, 50))
+    apply(scheduler, scheduler.plan())
+    scheduler.add(make_request(1, 300, 5))
+    chunks = scheduler.plan()
+    assert [(chunk.request.number, chunk.count) for chunk in chunks] == [(0, 1), (1, 32)]
+
+
+def test_a_newcomer_waits_until_its_pages_are_free_and_is_not_overtaken() -> None:
+    scheduler = Scheduler(SchedulerConfig(), PagePool(4))
+    scheduler.add(make_request(0, 2 * PAGE_TOKENS, 4))
+    scheduler.add(make_request(1, 2 * PAGE_TOKENS, 4))
+    scheduler.add(make_request(2, 1, 4))
+    assert [chunk.request.number for chunk in scheduler.plan()] == [0]
+    assert [request.number for request in scheduler.waiting] == [1, 2]
+
+
+def test_the_youngest_is_preempted_and_comes_back_with_its_tokens() -> None:
+    scheduler = Scheduler(SchedulerConfig(), PagePool(4))
+    old = make_request(0, PAGE_TOKENS - 1, 3 * PAGE_TOKENS)
+    young = make_request(1, PAGE_TOKENS - 1, 3 * PAGE_TOKENS)
+    scheduler.add(old)
+    scheduler.add(young)
+    while not scheduler.preemptions_total:
+        apply(scheduler, scheduler.plan())
+    assert young.state is RequestState.WAITING
+    assert young.computed == 0
+    assert young.page_count == 0
+    kept = young.total_tokens
+    assert kept > PAGE_TOKENS
+    scheduler.finish(old)
+    chunks = scheduler.plan()
+    assert [(chunk.request.number, chunk.count) for chunk in chunks] == [(1, kept)]
+
+
+@given(
+    requests=st.lists(st.tuples(st.integers(1, 300), st.integers(1, 200)), min_size=1, max_size=12),
+    pages=st.integers(8, 20),
+    budget=st.integers(12, 256),
+    seqs=st.integers(1, 12),
+    aborts=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 11)), max_size=4),
+)
+@settings(max_examples=200, deadline=None)
+def test_every_request_ends_and_no_page_is_lost(
+    requests: list[tuple[int, int]], pages: int, budget: int, seqs: int, aborts: list[tuple[int, int]]
+) -> None:
+    config = SchedulerConfig(max_batch_tokens=budget, max_num_seqs=min(seqs, budget), prefill_tokens_while_decoding=64)
+    scheduler = Scheduler(config, PagePool(pages))
+    made = [make_request(i, prompt, reply) for i, (prompt, reply) in enumerate(requests)]
+    for request in made:
+        assert request.max_total_tokens <= 8 * PAGE_TOKENS  # every one fits alone, as the engine guarantees
+        scheduler.add(request)
+    oldest_preempted = False
+    for step in range(20_000):
+        for at, number in aborts:
+            if at == step and number < len(made):
+                scheduler.finish(made[number])
+        if not scheduler.has_work:
+            break
+        oldest = scheduler.running[0] if scheduler.running else None
+        chunks = scheduler.plan()
+        assert chunks, "there is work but the step is empty"
+        assert len({chunk.request.number for chunk in chunks}) == len(chunks)
+        assert sum(chunk.count for chunk in chunks) <= budget
+        assert [request.number for request in scheduler.running] == sorted(r.number for r in scheduler.running)
+        for chunk in chunks:
+            assert chunk.request.page_count * PAGE_TOKENS >= chunk.request.computed + chunk.count
+        oldest_preempted |= oldest is not None and oldest.state is RequestState.WAITING
+        scheduler.check_integrity()
+        apply(scheduler, chunks)
+    assert not scheduler.has_work
+    assert not oldest_preempted
+    assert scheduler.pool.free_count == pages
+    aborted = {number for _, number in aborts}
+    for request in made:
+        assert request.number in aborted or request.total_tokens == request.max_total_tokens
+
+
+@pytest.mark.parametrize("field", ["max_batch_tokens", "max_num_seqs", "prefill_tokens_while_decoding"])
+def test_config_names_a_field_that_is_out_of_range(field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        SchedulerConfig(**{field: 0})
