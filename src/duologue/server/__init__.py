@@ -1,1 +1,1 @@
-"""TODO"""
+"""The HTTP server: an ASGI application over one engine, with streaming, metrics, a page and a drain."""

@@ -1,0 +1,219 @@
+"""The request of `POST /v1/chat/completions`: schema, limits, and the way from bytes to a checked object."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError, from_json
+
+from duologue.api.unsupported import implemented_fields
+from duologue.engine.sampling_params import SamplingParams
+from duologue.errors import InvalidRequestError
+
+MAX_STOP_STRINGS = 64
+MAX_STOP_CHARS = 1024
+_SEED_LIMIT = 2**63
+
+_Strict = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+def _text(content: Any) -> Any:
+    """One string out of a string or a list of text parts (joined by newlines, as most servers do)."""
+    if not isinstance(content, list):
+        return content
+    texts = []
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "refusal":
+            kind, part = "text", {"text": part.get("refusal")}
+        if kind != "text":
+            found = f"type '{kind}'" if isinstance(kind, str) else "no type"
+            raise PydanticCustomError(
+                "unsupported_value",
+                "part {index} has {found}, but only text parts are supported",
+                {"index": index, "found": found},
+            )
+        if not isinstance(part.get("text"), str):
+            raise PydanticCustomError("invalid_type", "part {index} has no string 'text'", {"index": index})
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def _stop_list(stop: Any) -> Any:
+    return [stop] if isinstance(stop, str) else stop
+
+
+class ChatMessage(BaseModel):
+    """One message. `developer` is OpenAI's newer word for `system` and reaches the template as such."""
+
+    model_config = _Strict
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, BeforeValidator(_text)]
+    name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, message: Any) -> Any:
+        """Replies may be sent back whole, so their empty members (`refusal`, `tool_calls`) are dropped."""
+        if not isinstance(message, dict):
+            return message
+        if message.get("role") in ("tool", "function"):
+            raise PydanticCustomError("unsupported_value", "messages of role 'tool' are not supported")
+        for name in ("tool_calls", "function_call", "audio"):
+            if message.get(name):
+                raise PydanticCustomError("unsupported_value", "'{name}' is not supported", {"name": name})
+        ignored = ("refusal", "annotations", "tool_calls", "function_call", "audio")
+        return {name: value for name, value in message.items() if name not in ignored}
+
+    def template_dict(self) -> dict[str, str]:
+        """The message as chat templates expect it."""
+        message = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
+        if self.name is not None:
+            message["name"] = self.name
+        return message
+
+
+class StreamOptions(BaseModel):
+    """`include_obfuscation` is accepted and has no effect: it pads chunks and changes no text."""
+
+    model_config = _Strict
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class ChatCompletionRequest(BaseModel):
+    """The implemented fields. `top_k` (0 is off) and `ignore_eos` are extensions."""
+
+    model_config = _Strict
+
+    model: Annotated[str, Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 1.0
+    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 1.0
+    top_k: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[int, Field(ge=-_SEED_LIMIT, lt=_SEED_LIMIT)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
+        BeforeValidator(_stop_list),
+        Field(max_length=MAX_STOP_STRINGS),
+    ] = Field(default_factory=list)
+    ignore_eos: bool = False
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def template_messages(self) -> list[dict[str, str]]:
+        """The messages as chat templates expect them."""
+        return [message.template_dict() for message in self.messages]
+
+    def sampling_params(self) -> SamplingParams:
+        """The engine's view of the request.
+
+        OpenAI allows `top_p` 0, which leaves one token, and negative seeds; the engine knows neither.
+        """
+        return SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p or 1.0,
+            top_k=self.top_k if self.top_p > 0 else 1,
+            seed=None if self.seed is None else self.seed % 2**64,
+            max_tokens=self.max_completion_tokens if self.max_tokens is None else self.max_tokens,
+            stop=tuple(self.stop),
+            ignore_eos=self.ignore_eos,
+        )
+
+
+def parse_chat_request(body: bytes) -> ChatCompletionRequest:
+    """Checks a request body. Raises `InvalidRequestError` that names the first wrong field (`param`)."""
+    fields = _json_object(body)
+    try:
+        request = ChatCompletionRequest.model_validate(implemented_fields(fields))
+    except ValidationError as error:
+        # The first error suffices, and only it can be named by `param`.
+        raise _invalid_field(error.errors(include_url=False)[0]) from None
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequestError(
+            "'stream_options' is only allowed when 'stream' is true.",
+            param="stream_options",
+            code="invalid_value",
+        )
+    limits = (request.max_tokens, request.max_completion_tokens)
+    if None not in limits and limits[0] != limits[1]:
+        raise InvalidRequestError(
+            "'max_tokens' and 'max_completion_tokens' differ; send only 'max_completion_tokens'.",
+            param="max_tokens",
+            code="invalid_value",
+        )
+    return request
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"The request body is not valid UTF-8 (byte {error.start}); send JSON encoded as UTF-8.",
+            code="invalid_utf8",
+        ) from None
+    try:
+        fields = from_json(text)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"The request body is not valid JSON: {error}.", code="invalid_json"
+        ) from None
+    if not isinstance(fields, dict):
+        raise InvalidRequestError("The request body must be a JSON object.", code="invalid_json")
+    return fields
+
+
+_CODES = {
+    "missing": "missing_required_parameter",
+    "extra_forbidden": "unknown_parameter",
+    "unsupported_value": "unsupported_value",
+    "greater_than_equal": "below_min_value",
+    "less_than_equal": "above_max_value",
+    "less_than": "above_max_value",
+    "too_short": "empty_array",
+    "too_long": "array_above_max_length",
+    "string_too_short": "empty_string",
+    "string_too_long": "string_above_max_length",
+}
+
+
+def _invalid_field(error: ErrorDetails) -> InvalidRequestError:
+    param = _param(error["loc"])
+    kind = error["type"]
+    code = _CODES.get(kind, "invalid_type" if kind.endswith("_type") else "invalid_value")
+    if kind == "missing":
+        message = f"Missing required parameter: '{param}'."
+    elif kind == "extra_forbidden":
+        message = f"Unknown parameter: '{param}'."
+    else:
+        reason = error["msg"][:1].lower() + error["msg"][1:].replace(" after validation", "")
+        message = f"Invalid value for '{param}': {reason}{_shown(error['input'])}."
+    return InvalidRequestError(message, param=param, code=code)
+
+
+def _param(location: tuple[int | str, ...]) -> str:
+    """OpenAI's spelling of a place in the request: `messages[0].content`."""
+    path = ""
+    for step in location:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path
+
+
+def _shown(value: Any) -> str:
+    """A scalar is worth showing; whole messages are not."""
+    if value is None or isinstance(value, bool):
+        return f", got {json.dumps(value)}"
+    if isinstance(value, (int, float)):
+        return f", got {value}" if abs(value) < 1e30 else ""
+    return ""

@@ -1,0 +1,81 @@
+"""OpenAI's request fields that this server has no use for: which are harmless, and which must be refused.
+
+A field is harmless if the text that a client gets is the same without it. Every other field that is not
+implemented is refused by name unless its value asks for nothing, because a reply that silently ignores, say,
+`tools` or `logit_bias` is a wrong reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from duologue.errors import InvalidRequestError
+
+HARMLESS = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+
+
+def _empty(value: Any) -> bool:
+    return value is None or value is False or value == [] or value == {}
+
+
+def _zero(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and value == 0)
+
+
+def _one_of(*neutral: Any) -> Callable[[Any], bool]:
+    return lambda value: value is None or any(type(value) is type(n) and value == n for n in neutral)
+
+
+# name -> does this value ask for nothing?
+_REFUSED: Mapping[str, Callable[[Any], bool]] = {
+    "audio": _empty,
+    "frequency_penalty": _zero,
+    "function_call": _one_of("none", "auto"),
+    "functions": _empty,
+    "logit_bias": _empty,
+    "logprobs": _empty,
+    "modalities": _one_of(["text"]),
+    "n": _one_of(1),
+    "presence_penalty": _zero,
+    "reasoning_effort": _one_of("none"),
+    "response_format": _one_of({"type": "text"}),
+    "tool_choice": _one_of("none", "auto"),
+    "tools": _empty,
+    "top_logprobs": _zero,
+    "verbosity": _empty,
+    "web_search_options": lambda value: value is None,
+}
+
+
+def implemented_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """`fields` without the harmless and the neutral ones; a null counts as an absent field.
+
+    Raises `InvalidRequestError` with code `unsupported_parameter` on a field that would change the reply.
+    """
+    kept: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in HARMLESS or value is None:
+            continue
+        asks_nothing = _REFUSED.get(name)
+        if asks_nothing is None:
+            kept[name] = value
+        elif not asks_nothing(value):
+            raise InvalidRequestError(
+                f"Unsupported parameter: '{name}' with this value is not supported; leave it out.",
+                param=name,
+                code="unsupported_parameter",
+            )
+    return kept

@@ -1,0 +1,153 @@
+"""The ASGI application: routes, and every error in OpenAI's shape. There are no CORS headers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route
+
+from duologue.api.errors import (
+    ErrorResponse,
+    ModelNotFoundError,
+    error_response,
+    method_not_allowed,
+    plain_status,
+    unknown_url,
+)
+from duologue.api.replies import model_object
+from duologue.errors import EngineStoppedError
+from duologue.server.completions import ChatCompletions
+from duologue.server.flight import Flights
+from duologue.server.http import send_error, send_json, send_response
+from duologue.server.mailbox import Postman
+from duologue.server.metrics import Metrics
+from duologue.server.page import page_resources
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from duologue.engine.engine import Engine
+
+MAX_BODY_BYTES = 8 * 1024 * 1024
+
+_GET = ["GET"]
+
+
+@dataclass(frozen=True)
+class Service:
+    """One engine served over HTTP: the application and the handles that its runner needs."""
+
+    app: Starlette
+    flights: Flights
+    metrics: Metrics
+
+
+def create_service(engine: Engine, max_body_bytes: int = MAX_BODY_BYTES) -> Service:
+    """Builds the application for `engine`. To be called on the event loop that will serve it."""
+    flights = Flights(engine)
+    metrics = Metrics(engine.stats, engine.model_name)
+    postman = Postman(asyncio.get_running_loop())
+    completions = ChatCompletions(engine, flights, postman, metrics, max_body_bytes)
+    models = _Models(engine)
+    routes = [
+        Route("/v1/chat/completions", completions, methods=["POST"]),
+        Route("/v1/models", models, methods=_GET),
+        Route("/v1/models/{model:path}", models, methods=_GET),
+        Route("/health", _Health(engine), methods=_GET),
+        Route("/ready", _Ready(engine, flights), methods=_GET),
+        Route("/metrics", _Exposition(metrics), methods=_GET),
+        *(Route(path, resource, methods=_GET) for path, resource in page_resources().items()),
+    ]
+    handlers = {HTTPException: _on_http_exception, Exception: _on_exception}
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    return Service(app, flights, metrics)
+
+
+class _Models:
+    """`/v1/models` and `/v1/models/{model}`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._name = engine.model_name
+        self._model = model_object(engine.model_name, int(time.time()), engine.context_tokens)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = scope["path_params"].get("model")
+        if asked is None:
+            await send_json(send, {"object": "list", "data": [self._model]})
+        elif asked == self._name:
+            await send_json(send, self._model)
+        else:
+            await send_error(send, error_response(ModelNotFoundError(asked, self._name)))
+
+
+class _Health:
+    """Liveness: 503 once the engine's step loop has failed, so that a supervisor restarts the process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        alive = _is_alive(self._engine)
+        await send_json(send, {"status": "ok" if alive else "engine stopped"}, 200 if alive else 503)
+
+
+class _Ready:
+    """Readiness: whether new requests are welcome here."""
+
+    def __init__(self, engine: Engine, flights: Flights) -> None:
+        self._engine = engine
+        self._flights = flights
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._flights.draining:
+            await send_json(send, {"status": "draining"}, 503)
+        elif not _is_alive(self._engine):
+            await send_json(send, {"status": "engine stopped"}, 503)
+        else:
+            await send_json(send, {"status": "ready"})
+
+
+class _Exposition:
+    """`/metrics`."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_response(send, 200, self._metrics.render(), self._metrics.content_type)
+
+
+def _is_alive(engine: Engine) -> bool:
+    try:
+        engine.stats()
+    except EngineStoppedError:
+        return False
+    return True
+
+
+async def _on_http_exception(request: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        response = unknown_url(request.method, request.url.path)
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        response = method_not_allowed(request.method, request.url.path, allowed)
+    else:
+        response = plain_status(error.status_code, error.detail)
+    return _json_response(response, dict(error.headers or {}))
+
+
+async def _on_exception(request: HttpRequest, error: Exception) -> Response:
+    return _json_response(error_response(error))
+
+
+def _json_response(error: ErrorResponse, headers: dict[str, str] | None = None) -> Response:
+    return Response(error.body(), error.status, headers, media_type="application/json")

@@ -1,0 +1,171 @@
+"""Running a service: the listening socket, signals, and the drain at the end.
+
+uvicorn's own shutdown closes the listener first, so a load balancer would see refused connections instead of
+an unready server. Here the first SIGTERM or Ctrl-C makes `/ready` false and refuses new chats, while the running
+streams go on; the listener closes when the last stream is done or the drain's time is up. A second signal ends
+everything at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from duologue.errors import DuologueError
+from duologue.server.app import MAX_BODY_BYTES, Service, create_service
+
+if TYPE_CHECKING:
+    from duologue.engine.engine import Engine
+
+logger = logging.getLogger("duologue.server")
+
+# What is left to do after the drain is to write out the last bytes.
+_CLOSE_TIMEOUT_S = 2
+_BACKLOG = 1024
+
+
+class AddressError(DuologueError):
+    """The server cannot listen where it was asked to."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound, not yet listening TCP socket (port 0: any free one). Raises `AddressError`.
+
+    Binding comes before the model is loaded: a port in use should cost no one a wait.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as error:
+        raise AddressError(f"the host '{host}' cannot be resolved ({error}); pass another --host") from None
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except (OSError, OverflowError) as error:
+        sock.close()
+        reason = (
+            os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else str(error)
+        )
+        raise AddressError(
+            f"cannot listen on {host} port {port}: {reason}; pass another --host or --port"
+        ) from None
+    sock.setblocking(False)
+    return sock
+
+
+def page_url(sock: socket.socket) -> str:
+    """Where a browser on this machine finds the page."""
+    host, port = sock.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "localhost"
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+class Server:
+    """Serves one engine until told to stop; the engine stays open. `stop` may be called from any thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        sock: socket.socket,
+        *,
+        drain_timeout_s: float = 30.0,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        access_log: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._sock = sock
+        self._drain_timeout_s = drain_timeout_s
+        self._max_body_bytes = max_body_bytes
+        self._access_log = access_log
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._service: Service | None = None
+        self._http: _HttpServer | None = None
+        self._drain: asyncio.Task[None] | None = None
+
+    def run(self, on_ready: Callable[[], None] = lambda: None, *, handle_signals: bool = True) -> None:
+        """Blocks until the server has stopped. `on_ready` is called once requests are answered.
+
+        With `handle_signals` (main thread only) SIGTERM and SIGINT stop the server.
+        """
+        _run_loop(self._serve(on_ready, handle_signals))
+
+    def stop(self) -> None:
+        """Starts the drain; the second call ends everything at once."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._on_stop)
+
+    async def _serve(self, on_ready: Callable[[], None], handle_signals: bool) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        self._service = create_service(self._engine, self._max_body_bytes)
+        self._http = _HttpServer(
+            uvicorn.Config(
+                self._service.app,
+                loop="none",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=self._access_log,
+                proxy_headers=False,
+                server_header=False,
+                backlog=_BACKLOG,
+                # Longer than clients keep idle connections, so that it is they who close.
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
+            ),
+            on_ready,
+        )
+        if handle_signals:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._on_stop)
+        await self._http.serve(sockets=[self._sock])
+
+    def _on_stop(self) -> None:
+        assert self._service is not None
+        assert self._http is not None
+        if self._drain is None:
+            self._drain = asyncio.ensure_future(self._drain_then_exit(self._service, self._http))
+        else:
+            self._service.flights.abort_all()
+            self._http.should_exit = self._http.force_exit = True
+
+    async def _drain_then_exit(self, service: Service, http: _HttpServer) -> None:
+        if not await service.flights.drain(self._drain_timeout_s):
+            logger.warning("stopped the replies that were not done after %g s", self._drain_timeout_s)
+        http.should_exit = True
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handling, and with a word when it is up."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+
+def _run_loop(main: Coroutine[Any, Any, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:  # not available on every platform
+        asyncio.run(main)
+    else:
+        uvloop.run(main)
