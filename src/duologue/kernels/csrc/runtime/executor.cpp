@@ -8,8 +8,8 @@
 namespace duologue {
 namespace {
 
-// Query rows of one attention call: enough to reuse an expanded key tile, few enough for their scores to stay in L1.
-constexpr int32_t kAttentionRows = 48;
+// Query rows of one attention call: enough to reuse an expanded key tile, few enough to share the work evenly.
+constexpr int32_t kAttentionRows = 192;
 // Rows of one GEMM unit of a large batch. The packed activations of a unit stay in L2.
 constexpr int64_t kGemmRows = 128;
 
