@@ -58,6 +58,15 @@ static inline void store_weight_codes(uint8_t* to, F16 a, F16 b) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bytes);
 }
 
+// Plain intrinsics let gcc sum the products of two steps before adding them to the accumulator, run out of registers and spill every
+// accumulator in every step; and fold the operands' loads into each of the six rows' multiplies, past two loads per cycle.
+static inline void accumulate(__m256i& acc, __m256i product) { asm volatile("vpaddd %1, %0, %0" : "+x"(acc) : "x"(product)); }
+static inline __m256i load_once(const void* p) {
+    __m256i v = _mm256_loadu_si256(static_cast<const __m256i*>(p));
+    asm volatile("" : "+x"(v));
+    return v;
+}
+
 template <int R>
 static inline void add_products(__m256i (&acc)[R][2], const int16_t* q, int64_t dim, __m256i k0, __m256i k1) {
     DUOLOGUE_UNROLL
@@ -65,8 +74,8 @@ static inline void add_products(__m256i (&acc)[R][2], const int16_t* q, int64_t 
         int32_t pair;
         std::memcpy(&pair, q + r * dim, 4);
         const __m256i q_pair = _mm256_set1_epi32(pair);
-        acc[r][0] = _mm256_add_epi32(acc[r][0], _mm256_madd_epi16(q_pair, k0));
-        acc[r][1] = _mm256_add_epi32(acc[r][1], _mm256_madd_epi16(q_pair, k1));
+        accumulate(acc[r][0], _mm256_madd_epi16(q_pair, k0));
+        accumulate(acc[r][1], _mm256_madd_epi16(q_pair, k1));
     }
 }
 
@@ -79,10 +88,12 @@ static void score_keys(const void* queries, int64_t row, const void* keys, int64
         DUOLOGUE_UNROLL
         for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_si256();
         if constexpr (Prepared) {
-            const __m256i* k = static_cast<const __m256i*>(keys) + g * dim;
-            for (int64_t d = 0; d < dim; d += 4, q += 4, k += 4) {
-                add_products<R>(acc, q, dim, k[0], k[1]);
-                add_products<R>(acc, q + 2, dim, k[2], k[3]);
+            const int16_t* k = static_cast<const int16_t*>(keys) + g * dim * 16;
+            for (int64_t d = 0; d < dim; d += 4, q += 4, k += 64) {
+                const __m256i k0 = load_once(k), k1 = load_once(k + 16);
+                add_products<R>(acc, q, dim, k0, k1);
+                const __m256i k2 = load_once(k + 32), k3 = load_once(k + 48);
+                add_products<R>(acc, q + 2, dim, k2, k3);
             }
         } else {
             const uint8_t* k = static_cast<const uint8_t*>(keys) + g * dim * 16;
@@ -118,8 +129,8 @@ static void add_values(const uint8_t (*codes)[kPageTokens], const int8_t* values
                 int32_t four;
                 std::memcpy(&four, codes[r] + quad * 4, 4);
                 const __m256i p = _mm256_set1_epi32(four);
-                acc[r][0] = _mm256_add_epi32(acc[r][0], _mm256_madd_epi16(_mm256_maddubs_epi16(p, v0), ones));
-                acc[r][1] = _mm256_add_epi32(acc[r][1], _mm256_madd_epi16(_mm256_maddubs_epi16(p, v1), ones));
+                accumulate(acc[r][0], _mm256_madd_epi16(_mm256_maddubs_epi16(p, v0), ones));
+                accumulate(acc[r][1], _mm256_madd_epi16(_mm256_maddubs_epi16(p, v1), ones));
             }
         }
         DUOLOGUE_UNROLL
