@@ -1,16 +1,18 @@
-"""A model as read from its source: a spec, float weights under canonical names, and what the dialogue layer needs."""
+"""A model as read from its source: spec, float weights, and what the dialogue layer needs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from duologue.errors import ModelLoadError, UnsupportedModelError
 from duologue.models.spec import ModelSpec
 
+ReadTensor = Callable[[str], npt.NDArray[np.float32]]
 Weights = dict[str, npt.NDArray[np.float32]]
 """Canonical names, all float32, linear maps as [out, in], RoPE by halves:
 
@@ -24,7 +26,8 @@ layers.{i}.q, .k, .v, .output, .gate, .up, .down.
 class Checkpoint:
     """A model read but not yet quantised.
 
-    Exactly one of `tokenizer_metadata` (a GGUF file's key-value pairs) and `tokenizer_folder` (a Hugging Face folder) is set.
+    Exactly one of `tokenizer_metadata` (a GGUF file's key-value pairs) and `tokenizer_folder` (a Hugging Face
+    folder) is set.
     """
 
     name: str
@@ -33,3 +36,62 @@ class Checkpoint:
     chat_template: str | None
     tokenizer_metadata: Mapping[str, object] = field(default_factory=dict)
     tokenizer_folder: Path | None = None
+
+
+def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """The canonical names that a model of this spec has, with their shapes."""
+    hidden = spec.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (spec.vocab_size, hidden), "final_norm": (hidden,)}
+    if not spec.tied_head:
+        shapes["head"] = (spec.vocab_size, hidden)
+    for i, layer in enumerate(spec.layers):
+        query, kv = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
+        own = {
+            "attention_norm": (hidden,),
+            "mlp_norm": (hidden,),
+            "q": (query, hidden),
+            "output": (hidden, query),
+        }
+        if layer.kv_owner is None:
+            own |= {"k": (kv, hidden), "v": (kv, hidden)}
+        own |= {
+            "gate": (layer.mlp_size, hidden),
+            "up": (layer.mlp_size, hidden),
+            "down": (hidden, layer.mlp_size),
+        }
+        shapes |= {f"layers.{i}.{name}": shape for name, shape in own.items()}
+    return shapes
+
+
+def collect_weights(
+    spec: ModelSpec, source_names: Mapping[str, str], found: Mapping[str, tuple[int, ...]], read: ReadTensor
+) -> Weights:
+    """Reads every weight of the spec, in order.
+
+    `source_names` maps canonical names to those in the file, `found` those to the shapes in the file, and
+    `read(source_name)` returns the values. Raises ModelLoadError for a missing tensor, a wrong shape or a value
+    that is not finite, UnsupportedModelError for a tensor that the spec has no place for; each names the tensor
+    as the file does.
+    """
+    shapes = weight_shapes(spec)
+    unknown = sorted(found.keys() - {source_names[name] for name in shapes})
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise UnsupportedModelError(
+            f"tensor {unknown[0]}{more} has no place in a {spec.architecture} model as this version runs it"
+            f"{' (biases are not supported)' if unknown[0].endswith('bias') else ''}"
+        )
+    for name, shape in shapes.items():
+        source = source_names[name]
+        if source not in found:
+            raise ModelLoadError(f"tensor {source} {list(shape)} is missing")
+        if tuple(found[source]) != shape:
+            raise ModelLoadError(
+                f"tensor {source} has shape {list(found[source])} where {list(shape)} was expected"
+            )
+    weights: Weights = {}
+    for name in shapes:
+        weights[name] = np.ascontiguousarray(read(source_names[name]), dtype=np.float32)
+        if not np.isfinite(weights[name]).all():
+            raise ModelLoadError(f"tensor {source_names[name]} holds a NaN or an infinity")
+    return weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +12,15 @@ from typing import Any
 from duologue.errors import UnsupportedModelError
 
 MAX_HEAD_DIM = 256
+# A RoPE table is made for every position; a damaged file must not ask for terabytes.
+MAX_CONTEXT_TOKENS = 1 << 22
 
 
 @dataclass(frozen=True)
 class LayerSpec:
     """One decoder layer.
 
-    `window` 0 means global attention, otherwise the number of latest positions a query sees, its own included.
+    `window` 0 means global attention, otherwise how many latest positions a query sees, its own included.
     `kv_owner` is the index of the layer whose KV this one reads; None means its own.
     Raises UnsupportedModelError naming the field that the executor cannot run.
     """
@@ -41,18 +44,18 @@ class LayerSpec:
             raise UnsupportedModelError(f"mlp_size {self.mlp_size} must be a multiple of 16")
         if self.window < 0:
             raise UnsupportedModelError(f"window {self.window} must not be negative")
-        if not self.rope_base > 0:
+        if not (self.rope_base > 0 and math.isfinite(self.rope_base)):
             raise UnsupportedModelError(f"rope_base {self.rope_base} must be positive")
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of int8 keys and values and their fp32 scales that one position adds, if this layer owns its KV."""
+        """Bytes of int8 keys, values and their fp32 scales that one position adds; 0 without KV of its own."""
         return self.kv_heads * (2 * self.head_dim + 2 * 4) if self.kv_owner is None else 0
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A whole decoder; `layers` in order. Raises UnsupportedModelError naming the field that contradicts itself."""
+    """A whole decoder; `layers` in order. Raises UnsupportedModelError naming the contradictory field."""
 
     architecture: str
     vocab_size: int
@@ -68,6 +71,12 @@ class ModelSpec:
         for name in ("vocab_size", "hidden_size", "context_tokens"):
             if getattr(self, name) < 1:
                 raise UnsupportedModelError(f"{name} {getattr(self, name)} must be positive")
+        if self.context_tokens > MAX_CONTEXT_TOKENS:
+            raise UnsupportedModelError(
+                f"context_tokens {self.context_tokens} is more than {MAX_CONTEXT_TOKENS}"
+            )
+        if not 0 < self.norm_eps < 1:
+            raise UnsupportedModelError(f"norm_eps {self.norm_eps} must be between 0 and 1")
         if self.hidden_size % 16:
             raise UnsupportedModelError(f"hidden_size {self.hidden_size} must be a multiple of 16")
         for i, layer in enumerate(self.layers):

@@ -1,0 +1,97 @@
+"""The header of a safetensors file: where each tensor lies. Values are read elsewhere, by offset.
+
+The `safetensors` package needs torch or ml_dtypes for bfloat16 and copies what it loads; the format itself is
+an 8-byte length, a JSON object and the bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from duologue.errors import ModelLoadError, UnsupportedModelError
+
+_LENGTH_BYTES = 8
+_MAX_HEADER_BYTES = 100 << 20  # the format's own bound
+_ITEM_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+    "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """`begin`, `end`: bytes from the start of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class SafetensorsHeader:
+    """`size_bytes` is the file's size, which the last tensor ends at."""
+
+    tensors: Mapping[str, TensorEntry]
+    metadata: Mapping[str, str]
+    size_bytes: int
+
+
+def read_header(path: Path) -> SafetensorsHeader:
+    """Parses and checks the header against the file's size.
+
+    Raises ModelLoadError, without naming the file, when the two contradict each other; OSError when it cannot be
+    read.
+    """
+    size_bytes = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        start = _LENGTH_BYTES + length
+        if size_bytes < _LENGTH_BYTES or length > _MAX_HEADER_BYTES or start > size_bytes:
+            raise ModelLoadError("its header is longer than the file (truncated, or not a safetensors file)")
+        raw = file.read(length)
+    try:
+        described = json.loads(raw)
+        metadata = described.pop("__metadata__", {})
+        tensors = {name: _entry(name, entry, start) for name, entry in described.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ModelLoadError(f"its header is damaged or not that of a safetensors file ({error})") from error
+    end = start
+    for name, entry in sorted(tensors.items(), key=lambda item: item[1].begin):
+        if entry.begin != end:
+            raise ModelLoadError(f"its header is damaged (tensor {name} leaves a gap or overlaps)")
+        end = entry.end
+    if end != size_bytes:
+        raise ModelLoadError(f"it should have {end:,} bytes but has {size_bytes:,} (truncated or damaged)")
+    return SafetensorsHeader(tensors, metadata, size_bytes)
+
+
+def _entry(name: str, described: Any, start: int) -> TensorEntry:
+    dtype, shape = str(described["dtype"]), tuple(int(n) for n in described["shape"])
+    begin, end = (int(offset) for offset in described["data_offsets"])
+    if dtype not in _ITEM_BYTES or any(n < 0 for n in shape) or begin < 0:
+        raise ValueError(f"tensor {name} has dtype {dtype}, shape {list(shape)}")
+    if end - begin != math.prod(shape) * _ITEM_BYTES[dtype]:
+        raise ValueError(f"tensor {name} has {end - begin} bytes for {dtype} {list(shape)}")
+    return TensorEntry(dtype, shape, start + begin, start + end)
+
+
+def read_floats(path: Path, name: str, entry: TensorEntry) -> npt.NDArray[np.float32]:
+    """A tensor's values as float32. Raises UnsupportedModelError unless the dtype is F32, F16 or BF16."""
+    count = math.prod(entry.shape)
+    if entry.dtype == "F32":
+        return np.fromfile(path, "<f4", count, offset=entry.begin).reshape(entry.shape)
+    if entry.dtype == "F16":
+        return np.fromfile(path, "<f2", count, offset=entry.begin).astype(np.float32).reshape(entry.shape)
+    if entry.dtype == "BF16":
+        high = np.fromfile(path, "<u2", count, offset=entry.begin).astype(np.uint32)
+        return (high << np.uint32(16)).view(np.float32).reshape(entry.shape)
+    raise UnsupportedModelError(f"tensor {name} is stored as {entry.dtype}; supported are F32, F16 and BF16")
