@@ -1,1 +1,1 @@
-"""TODO"""
+"""The `duologue` command."""

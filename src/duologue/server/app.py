@@ -22,7 +22,6 @@ from duologue.api.errors import (
     unknown_url,
 )
 from duologue.api.replies import model_object
-from duologue.errors import EngineStoppedError
 from duologue.server.completions import ChatCompletions
 from duologue.server.flight import Flights
 from duologue.server.http import send_error, send_json, send_response
@@ -95,7 +94,7 @@ class _Health:
         self._engine = engine
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        alive = _is_alive(self._engine)
+        alive = self._engine.failure is None
         await send_json(send, {"status": "ok" if alive else "engine stopped"}, 200 if alive else 503)
 
 
@@ -109,7 +108,7 @@ class _Ready:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._flights.draining:
             await send_json(send, {"status": "draining"}, 503)
-        elif not _is_alive(self._engine):
+        elif self._engine.failure is not None:
             await send_json(send, {"status": "engine stopped"}, 503)
         else:
             await send_json(send, {"status": "ready"})
@@ -123,14 +122,6 @@ class _Exposition:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_response(send, 200, self._metrics.render(), self._metrics.content_type)
-
-
-def _is_alive(engine: Engine) -> bool:
-    try:
-        engine.stats()
-    except EngineStoppedError:
-        return False
-    return True
 
 
 async def _on_http_exception(request: HttpRequest, error: Exception) -> Response:

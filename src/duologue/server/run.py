@@ -1,9 +1,9 @@
-"""Running a service: the listening socket, signals, and the drain at the end.
+"""Running a service: the event loop, signals, and the drain at the end.
 
-uvicorn's own shutdown closes the listener first, so a load balancer would see refused connections instead of
-an unready server. Here the first SIGTERM or Ctrl-C makes `/ready` false and refuses new chats, while the running
-streams go on; the listener closes when the last stream is done or the drain's time is up. A second signal ends
-everything at once.
+uvicorn's own shutdown closes the listener first, so a load balancer would see refused connections instead
+of an unready server. Here the first SIGTERM or Ctrl-C makes `/ready` false and refuses new chats, while the
+running streams go on; the listener closes when the last one is done or the drain's time is up. A second
+signal ends everything at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Generator
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from duologue.errors import DuologueError
 from duologue.server.app import MAX_BODY_BYTES, Service, create_service
 
 if TYPE_CHECKING:
@@ -30,45 +28,6 @@ logger = logging.getLogger("duologue.server")
 # What is left to do after the drain is to write out the last bytes.
 _CLOSE_TIMEOUT_S = 2
 _BACKLOG = 1024
-
-
-class AddressError(DuologueError):
-    """The server cannot listen where it was asked to."""
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A bound, not yet listening TCP socket (port 0: any free one). Raises `AddressError`.
-
-    Binding comes before the model is loaded: a port in use should cost no one a wait.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (OSError, UnicodeError) as error:
-        raise AddressError(f"the host '{host}' cannot be resolved ({error}); pass another --host") from None
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-    except (OSError, OverflowError) as error:
-        sock.close()
-        reason = (
-            os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else str(error)
-        )
-        raise AddressError(
-            f"cannot listen on {host} port {port}: {reason}; pass another --host or --port"
-        ) from None
-    sock.setblocking(False)
-    return sock
-
-
-def page_url(sock: socket.socket) -> str:
-    """Where a browser on this machine finds the page."""
-    host, port = sock.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
-        host = "localhost"
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
 class Server:

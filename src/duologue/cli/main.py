@@ -1,0 +1,65 @@
+"""Entry point of `duologue`: subcommands that are imported when they run, and errors in one line.
+
+`--help` must be instant, so this module imports nothing but click; the table below repeats each command's
+one-line help for that reason.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+import duologue
+from duologue.errors import DuologueError
+
+# name -> (module, its click command, one line of help)
+_COMMANDS = {
+    "serve": ("duologue.cli.serve", "serve", "Serve a model over HTTP, with OpenAI's API and a chat page."),
+    "chat": ("duologue.cli.chat", "chat", "Chat with a model in the terminal."),
+    "bench": ("duologue.cli.bench", "bench", "Measure kernels or the engine against the machine's peaks."),
+    "eval": ("duologue.cli.evaluate", "evaluate", "Measure a model's quality."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+
+
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(duologue.__version__, prog_name="duologue", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Serve and chat with language models, in int8 end to end, on a CPU."""
+
+
+def main() -> None:
+    """Runs the command line; every expected error is one line on stderr and exit code 1 (usage: 2)."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except DuologueError as error:
+        click.echo(f"error: {' '.join(str(error).split())}", err=True)
+        code = 1
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except BrokenPipeError:
+        # The reader of our output is gone (`duologue ... | head`); the interpreter must not try to flush.
+        sys.stdout = None
+        code = 141
+    sys.exit(code)

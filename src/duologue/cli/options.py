@@ -1,0 +1,55 @@
+"""Options that every command with an engine has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from duologue.cli.units import ByteSize
+
+if TYPE_CHECKING:
+    from duologue.engine.engine import Engine
+
+DEFAULT_MODEL = "smollm2-135m"
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def engine_options(command: _Command) -> _Command:
+    """The MODEL argument and the engine's budgets."""
+    decorators = [
+        click.argument("model", default=DEFAULT_MODEL),
+        click.option(
+            "--kv-memory", type=ByteSize(), default="1GiB", show_default=True, help="KV cache budget."
+        ),
+        click.option(
+            "--threads", type=click.IntRange(1), help="Threads of the engine.  [default: all cores]"
+        ),
+        click.option(
+            "--context", type=click.IntRange(2), help="Longest dialogue in tokens.  [default: the model's]"
+        ),
+    ]
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def load_engine(
+    model: str, kv_memory: int, threads: int | None, context: int | None, **scheduler: int
+) -> Engine:
+    """Loads with a progress bar on a terminal. `scheduler` takes `max_num_seqs` and `max_batch_tokens`."""
+    from duologue.engine.engine import Engine
+
+    try:
+        return Engine.load(
+            model,
+            kv_memory_bytes=kv_memory,
+            threads=threads,
+            context_tokens=context,
+            progress=True,
+            **scheduler,
+        )
+    except ValueError as error:  # limits that contradict each other
+        raise click.UsageError(str(error)) from None

@@ -1,0 +1,35 @@
+"""Byte sizes on the command line."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _UNITS[_letter] = _UNITS[_letter + "ib"] = 1024**_power
+    _UNITS[_letter + "b"] = 1000**_power
+
+
+def parse_bytes(text: str) -> int:
+    """`1GiB`, `512 MiB`, `1.5g` (binary, as GiB), `2GB` (decimal) or plain bytes. Raises `ValueError`."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ValueError(f"'{text}' is not a size; write for example 1GiB or 512MiB")
+    return int(float(match[1]) * unit)
+
+
+class ByteSize(click.ParamType[int]):
+    """A click parameter that holds bytes."""
+
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_bytes(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
