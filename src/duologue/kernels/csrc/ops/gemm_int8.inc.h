@@ -1,52 +1,70 @@
 // int8 GEMM with exact int32 accumulation and fused epilogues. Included inside a per-ISA namespace.
+//
+// Each instruction set supplies gemm_scratch_bytes and gemm: it computes int32 accumulators of a few rows and up to 64
+// columns into a buffer that stays in cache, and hands each row of it to the one epilogue below.
 
-static int64_t gemm_scratch_bytes(int64_t rows, int64_t k) {
-    (void)rows;
-    (void)k;
-    return 0;
-}
+#if defined(DUOLOGUE_UNROLL)
+#elif defined(__clang__)
+#define DUOLOGUE_UNROLL _Pragma("unroll")
+#else
+#define DUOLOGUE_UNROLL _Pragma("GCC unroll 16")
+#endif
 
-static inline int32_t dot_packed(const int8_t* a, const PackedWeight& w, int64_t column) {
-    const int64_t depth = w.k_padded();
-    const int8_t* b = w.codes + (column / kPackColumns) * depth * kPackColumns + (column % kPackColumns) * kPackDepth;
-    int32_t acc = 0;
-    for (int64_t k = 0; k < depth; k += kPackDepth, b += kPackColumns * kPackDepth)
-        for (int64_t j = 0; j < kPackDepth; ++j) acc += int32_t(a[k + j]) * int32_t(b[j]);
-    return acc;
-}
-
-static void gemm(const GemmArgs& args, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end, void* scratch) {
-    (void)scratch;
+// Columns [n_begin, n_end) of row m from their accumulators; n_begin is a multiple of 16 (32 for kGatedSilu).
+static inline void finish_row(const GemmArgs& args, int64_t m, int64_t n_begin, int64_t n_end, const int32_t* acc) {
     const PackedWeight& w = *args.w;
-    for (int64_t m = m_begin; m < m_end; ++m) {
-        const int8_t* a = args.a + m * args.a_stride;
-        const F16 a_scale = set1(args.a_scale[m]);
-        F16 gate = set1(0.0f);
-        for (int64_t n = n_begin; n < n_end; n += 16) {
-            int32_t acc[16];
-            for (int64_t j = 0; j < 16; ++j) acc[j] = dot_packed(a, w, n + j);
-            if (args.acc_out != nullptr) {
-                store_int(args.acc_out + m * w.n_padded() + n, load_int(acc));
+    if (args.acc_out != nullptr) {
+        std::memcpy(args.acc_out + m * w.n_padded() + n_begin, acc, sizeof(int32_t) * static_cast<size_t>(n_end - n_begin));
+        return;
+    }
+    const F16 a_scale = set1(args.a_scale[m]);
+    float* out = args.out + m * args.out_stride;
+    const bool gated = args.epilogue == Epilogue::kGatedSilu;
+    const int64_t limit = gated ? w.n / 2 : w.n;
+    F16 gate = set1(0.0f);
+    for (int64_t n = n_begin; n < n_end; n += 16, acc += 16) {
+        F16 y = mul(mul(to_float(load_int(acc)), a_scale), load(w.scale + n));
+        if (w.bias != nullptr) y = add(y, load(w.bias + n));
+        int64_t column = n;
+        if (gated) {
+            if (n % 32 == 0) {
+                gate = y;
                 continue;
             }
-            F16 y = mul(mul(to_float(load_int(acc)), a_scale), load(w.scale + n));
-            if (w.bias != nullptr) y = add(y, load(w.bias + n));
-            float* out = args.out + m * args.out_stride;
-            int64_t column = n, limit = w.n;
-            if (args.epilogue == Epilogue::kGatedSilu) {
-                if (n % 32 == 0) {
-                    gate = y;
-                    continue;
-                }
-                y = mul(silu16(gate), y);
-                column = n / 32 * 16;
-                limit = w.n / 2;
-            }
-            const int64_t count = limit - column < 16 ? limit - column : 16;
-            float lanes[16];
-            store(lanes, y);
-            for (int64_t j = 0; j < count; ++j)
-                out[column + j] = args.epilogue == Epilogue::kAdd ? out[column + j] + lanes[j] : lanes[j];
+            y = mul(silu16(gate), y);
+            column = n / 32 * 16;
         }
+        if (column + 16 <= limit) {
+            store(out + column, args.epilogue == Epilogue::kAdd ? add(load(out + column), y) : y);
+            continue;
+        }
+        float lanes[16];
+        store(lanes, y);
+        for (int64_t j = 0; j < limit - column; ++j)
+            out[column + j] = args.epilogue == Epilogue::kAdd ? out[column + j] + lanes[j] : lanes[j];
     }
 }
+
+static inline char* align_scratch(void* scratch) {
+    return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(scratch) + 63) & ~uintptr_t(63));
+}
+
+// Columns [column, column + 16) of packed weights: step s of K/4 is 64 bytes at s * 256.
+static inline const int8_t* packed_columns(const PackedWeight& w, int64_t column) {
+    return w.codes + (column / kPackColumns) * w.k_padded() * kPackColumns + (column % kPackColumns) * kPackDepth;
+}
+static constexpr int64_t kPackStepBytes = int64_t(kPackColumns) * kPackDepth;
+
+// The next multiple of 64 columns, or n_end: groups never straddle two packed blocks.
+static inline int64_t group_end(int64_t n, int64_t n_end) {
+    const int64_t end = (n / kPackColumns + 1) * kPackColumns;
+    return end < n_end ? end : n_end;
+}
+
+#if defined(DUOLOGUE_ISA_AVX2)
+#include "ops/gemm_int8_avx2.inc.h"
+#elif defined(DUOLOGUE_ISA_AVX512VNNI)
+#include "ops/gemm_int8_vnni.inc.h"
+#else
+#include "ops/gemm_int8_scalar.inc.h"
+#endif
