@@ -112,9 +112,8 @@ class _Chat:
         if self._interactive:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401 - gives input() history and editing
-            self._note(
-                f"{self._engine.model_name}, {self._engine.context_tokens:,} tokens of context; /help lists commands"
-            )
+            context = f"{self._engine.context_tokens:,} tokens of context"
+            self._note(f"{self._engine.model_name}, {context}; /help lists commands")
         while (line := self._read()) is not None:
             if line.startswith("/"):
                 if not self._command(line):
