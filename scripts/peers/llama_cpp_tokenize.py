@@ -14,7 +14,7 @@ import ctypes
 import json
 import sys
 
-import llama_cpp
+import llama_cpp  # type: ignore[import-not-found,unused-ignore]
 
 
 def tokenize(vocab: object, text: str, *, parse_special: bool) -> list[int]:

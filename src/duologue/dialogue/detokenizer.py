@@ -1,7 +1,7 @@
 """Streaming detokenizer: token ids in, text out, whole characters only.
 
-A token is a run of bytes and may end inside a UTF-8 character, so the bytes go through an incremental decoder that
-keeps an unfinished character back. Each token is looked at once; nothing is decoded again.
+A token is a run of bytes and may end inside a UTF-8 character, so the bytes go through an incremental decoder
+that keeps an unfinished character back. Each token is looked at once; nothing is decoded again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from duologue.dialogue.tokenizer import Tokenizer
 
 
 class Detokenizer:
-    """Text of one reply. All that `push` and the final `flush` return, joined, is `tokenizer.decode` of all ids."""
+    """Text of one reply. All that `push` and the final `flush` return, joined, is `tokenizer.decode` of all
+    ids."""
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
         self._tokenizer = tokenizer
@@ -31,7 +32,8 @@ class Detokenizer:
         return self._decoder.decode(data)
 
     def flush(self) -> str:
-        """Ends the reply: an unfinished character that was kept back becomes U+FFFD. Ready for another reply."""
+        """Ends the reply: an unfinished character that was kept back becomes U+FFFD. Ready for another
+        reply."""
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         self._at_start = True

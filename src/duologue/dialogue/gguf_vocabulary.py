@@ -1,8 +1,8 @@
 """From GGUF tokenizer metadata to a `Vocabulary` that encodes as llama.cpp does.
 
-The two differ from a plain conversion in what is not there: SmolLM2, for one, has no token for 21 of the 256 bytes.
-llama.cpp keeps such a byte as a symbol that blocks merges across it and then drops it; `tokenizers` would drop it
-first and merge its neighbours. Filler ids beyond the vocabulary give the former behaviour.
+The two differ from a plain conversion in what is not there: SmolLM2, for one, has no token for 21 of the 256
+bytes. llama.cpp keeps such a byte as a symbol that blocks merges across it and then drops it; `tokenizers`
+would drop it first and merge its neighbours. Filler ids beyond the vocabulary give the former behaviour.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, cast
 from tokenizers import pre_tokenizers
 
 from duologue.dialogue.pretokenizers import PreTokenizer, pre_tokenizer
-from duologue.dialogue.vocabulary import SpecialToken, Vocabulary, end_of_turn_texts
+from duologue.dialogue.vocabulary import END_OF_TURN_TEXTS, SpecialToken, Vocabulary
 from duologue.errors import ModelLoadError, UnsupportedModelError
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # GGUF token types; the others are plain text
@@ -24,14 +24,14 @@ _ALWAYS_PLAIN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # 
 def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
     """Builds the vocabulary from `tokenizer.ggml.*` (values as plain Python or numpy).
 
-    Raises `ModelLoadError` for missing or contradictory entries, `UnsupportedModelError` for a tokenizer kind or
-    pre-tokenizer that is not supported.
+    Raises `ModelLoadError` for missing or contradictory entries, `UnsupportedModelError` for a tokenizer kind
+    or pre-tokenizer that is not supported.
     """
     kind = _entry(metadata, "model")
     if kind not in ("gpt2", "llama"):
         raise UnsupportedModelError(
-            f"tokenizer kind {kind!r} (tokenizer.ggml.model) is not supported; supported are 'gpt2' (byte-level BPE) "
-            "and 'llama' (SentencePiece BPE)"
+            f"tokenizer kind {kind!r} (tokenizer.ggml.model) is not supported; supported are 'gpt2' "
+            "(byte-level BPE) and 'llama' (SentencePiece BPE)"
         )
     tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(_entry(metadata, "tokens"))]
     if len(set(tokens)) != len(tokens):
@@ -49,9 +49,10 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
         adds_bos, default_bos, default_eos = True, 1, 2
 
     bos_id = _special_id(metadata, "bos", len(tokens), default_bos)
-    stops = {_special_id(metadata, "eos", len(tokens), default_eos)}
+    eos_id = _special_id(metadata, "eos", len(tokens), default_eos)
+    stops = {eos_id}
     stops |= {_special_id(metadata, name, len(tokens), None) for name in ("eot", "eom")}
-    stops |= {t.id for t in specials if t.control and t.text in end_of_turn_texts()}
+    stops |= {t.id for t in specials if t.control and t.text in END_OF_TURN_TEXTS}
     spm_prefix = kind == "llama" and bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
     return Vocabulary(
         backend_json=json.dumps(backend, ensure_ascii=False),
@@ -59,6 +60,7 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
         coding="byte_level" if kind == "gpt2" else "spm",
         special_tokens=specials,
         bos_id=bos_id,
+        eos_id=eos_id,
         eos_ids=frozenset(i for i in stops if i is not None),
         adds_bos=bos_id is not None and bool(metadata.get("tokenizer.ggml.add_bos_token", adds_bos)),
         space_prefix="each" if spm_prefix else "never",
@@ -86,7 +88,8 @@ def _token_types(metadata: Mapping[str, Any], tokens: Sequence[str]) -> list[int
         return [1] * len(tokens)
     if len(types) != len(tokens):
         raise ModelLoadError(
-            f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens; the file is damaged"
+            f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens; "
+            "the file is damaged"
         )
     return [int(t) for t in types]
 
@@ -98,7 +101,7 @@ def _special_tokens(
     phi3 = any(name in str(metadata.get("general.name", "")).lower() for name in ("phi-3", "phi3"))
     found = []
     for i, (text, kind) in enumerate(zip(tokens, types, strict=True)):
-        control = kind in (_UNKNOWN, _CONTROL) or text in end_of_turn_texts()
+        control = kind in (_UNKNOWN, _CONTROL) or text in END_OF_TURN_TEXTS
         if control or kind == _USER_DEFINED:
             control = control and text not in _ALWAYS_PLAIN
             rstrip = phi3 and text not in ("<unk>", "<s>", "<|endoftext|>")
@@ -121,7 +124,8 @@ def _byte_level_backend(
     missing = sorted(fillers - vocab.keys())
     vocab.update((text, len(tokens) + i) for i, text in enumerate(missing))
     splits = [
-        {"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False} for p in pre.patterns
+        {"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False}
+        for p in pre.patterns
     ]
     encode_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     words = {"type": "Sequence", "pretokenizers": [*splits, encode_bytes]}

@@ -1,7 +1,7 @@
 """From a Hugging Face folder (`tokenizer.json` and the configuration beside it) to a `Vocabulary`.
 
-The file already describes a `tokenizers` object. What is taken out of it: added tokens, which `Tokenizer` finds
-itself, and the post-processor, which would add special tokens behind the template's back.
+The file already describes a `tokenizers` object. What is taken out of it: added tokens, which `Tokenizer`
+finds itself, and the post-processor, which would add special tokens behind the template's back.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from duologue.dialogue.vocabulary import SpecialToken, Vocabulary, end_of_turn_texts
+from duologue.dialogue.vocabulary import END_OF_TURN_TEXTS, SpecialToken, Vocabulary
 from duologue.errors import ModelLoadError, UnsupportedModelError
 
 
 def vocabulary_from_hf_folder(folder: Path) -> Vocabulary:
-    """Reads `tokenizer.json`, and from `tokenizer_config.json`, `generation_config.json` and `config.json` what
-    begins and ends a text. Raises `ModelLoadError` (missing or damaged) or `UnsupportedModelError`."""
+    """Reads `tokenizer.json`, and from `tokenizer_config.json`, `generation_config.json` and `config.json`
+    what begins and ends a text. Raises `ModelLoadError` (missing or damaged) or `UnsupportedModelError`."""
     description = read_json(folder / "tokenizer.json")
     if description is None:
         raise ModelLoadError(f"{folder} has no tokenizer.json; save the model with its fast tokenizer")
@@ -48,13 +48,15 @@ def _vocabulary(folder: Path, description: dict[str, Any]) -> Vocabulary:
     ids = model["vocab"] | {t.text: t.id for t in specials}
     config = read_json(folder / "tokenizer_config.json") or {}
     bos_id = _id_of_text(config.get("bos_token"), ids)
-    stops = {_id_of_text(config.get("eos_token"), ids)}
+    eos_id = _id_of_text(config.get("eos_token"), ids)
+    stops = {eos_id}
     for name in ("generation_config.json", "config.json"):
         settings = read_json(folder / name) or {}
         stops.update(_ids(settings.get("eos_token_id")))
         bos_id = bos_id if bos_id is not None else next(_ids(settings.get("bos_token_id")), None)
-    stops |= {t.id for t in specials if t.control and t.text in end_of_turn_texts()}
-    adds_bos = bool(config.get("add_bos_token", _template_adds(description.get("post_processor"), bos_id, ids)))
+    stops |= {t.id for t in specials if t.control and t.text in END_OF_TURN_TEXTS}
+    adds_bos = _template_adds(description.get("post_processor"), bos_id, ids)
+    adds_bos = bool(config.get("add_bos_token", adds_bos))
 
     coding: Literal["byte_level", "spm"] = "byte_level" if _holds_type(description, "ByteLevel") else "spm"
     description.update(added_tokens=[], post_processor=None, decoder=None, truncation=None, padding=None)
@@ -69,6 +71,7 @@ def _vocabulary(folder: Path, description: dict[str, Any]) -> Vocabulary:
         coding=coding,
         special_tokens=specials,
         bos_id=bos_id,
+        eos_id=eos_id,
         eos_ids=frozenset(i for i in stops if i is not None),
         adds_bos=bos_id is not None and adds_bos,
         space_prefix=prefix,
@@ -126,8 +129,9 @@ def _template_adds(post_processor: Any, bos_id: int | None, ids: Mapping[str, in
 
 
 def _take_space_prefix(description: dict[str, Any]) -> tuple[Literal["never", "each", "first"], bool]:
-    """Removes from the description whatever puts a space before the text and says what it did: where, and whether
-    also before text that begins with a space. `Tokenizer` does it, since only it knows which piece is first."""
+    """Removes from the description whatever puts a space before the text and says what it did: where, and
+    whether also before text that begins with a space. `Tokenizer` does it, since only it knows which piece is
+    first."""
     for part in _parts(description.get("normalizer")):
         if part.get("type") == "Prepend":
             part.clear()
@@ -135,8 +139,8 @@ def _take_space_prefix(description: dict[str, Any]) -> tuple[Literal["never", "e
             return "each", True
     for part in _parts(description.get("pre_tokenizer")):
         if part.get("type") == "Metaspace":
-            scheme = part.get("prepend_scheme") or ("always" if part.get("add_prefix_space", True) else "never")
-            part.pop("add_prefix_space", None)
+            always = "always" if part.pop("add_prefix_space", True) else "never"
+            scheme = part.get("prepend_scheme") or always
             part["prepend_scheme"] = "never"
-            return {"always": "each", "first": "first"}.get(scheme, "never"), False  # type: ignore[return-value]
+            return ("each" if scheme == "always" else "first" if scheme == "first" else "never"), False
     return "never", True

@@ -1,13 +1,14 @@
 r"""Word splitting before BPE, per `tokenizer.ggml.pre` name.
 
-A GGUF file names its pre-tokenizer and does not describe it, so the patterns live here. They are spelled to give
-what llama.cpp gives, which is the reference: a list of patterns is applied in turn, each splitting the pieces left
-by the one before it into matches and gaps.
+A GGUF file names its pre-tokenizer and does not describe it, so the patterns live here. They are spelled to
+give what llama.cpp gives, which is the reference: a list of patterns is applied in turn, each splitting the
+pieces left by the one before it into matches and gaps.
 
 Two things are not plain `\p{...}`:
 
-- llama.cpp's character tables are of Unicode 15.1, the regex engine inside `tokenizers` has 16.0. The letters,
-  numbers and punctuation that 16.0 added are taken out again (`_NEW_*`); the peers test walks every code point.
+- llama.cpp's character tables are of Unicode 15.1, the regex engine inside `tokenizers` has 16.0. The
+  letters, numbers and punctuation that 16.0 added are taken out again (`_NEW_*`); the peers test walks every
+  code point.
 - Contractions are spelled `'[sS]` and not `(?i:'s)`, because case folding would also accept U+017F for s.
 """
 
@@ -28,7 +29,8 @@ _NEW_NUMBERS = (
     r"\x{1CCF0}-\x{1CCF9}\x{1E5F1}-\x{1E5FA}"
 )
 _NEW_PUNCTUATION = (
-    r"\x{1B4E}-\x{1B4F}\x{1B7F}\x{10D6E}\x{113D4}-\x{113D5}\x{113D7}-\x{113D8}\x{11BE1}\x{16D6D}-\x{16D6F}\x{1E5FF}"
+    r"\x{1B4E}-\x{1B4F}\x{1B7F}\x{10D6E}\x{113D4}-\x{113D5}\x{113D7}-\x{113D8}\x{11BE1}"
+    r"\x{16D6D}-\x{16D6F}\x{1E5FF}"
 )
 _NEW = _NEW_LETTERS + _NEW_NUMBERS
 
@@ -64,8 +66,8 @@ def _cased_words(suffix: str, numbers: str) -> str:
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """How text is cut into words: `patterns` in turn; `ignore_merges`: a word that is itself a token stays whole;
-    `adds_bos`: what holds when the file does not say `add_bos_token`."""
+    """How text is cut into words: `patterns` in turn; `ignore_merges`: a word that is itself a token stays
+    whole; `adds_bos`: what holds when the file does not say `add_bos_token`."""
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False
@@ -107,5 +109,5 @@ def pre_tokenizer(name: str) -> PreTokenizer:
     except KeyError:
         raise UnsupportedModelError(
             f"pre-tokenizer {name!r} (tokenizer.ggml.pre) is not supported; supported are "
-            f"{', '.join(SUPPORTED_PRE_TOKENIZERS)}. Use a model with one of these, or its Hugging Face folder."
+            f"{', '.join(SUPPORTED_PRE_TOKENIZERS)}. Use another model, or this one's Hugging Face folder."
         ) from None

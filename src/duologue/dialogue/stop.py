@@ -1,10 +1,11 @@
 """Stop strings over streamed text: none of a stop string ever leaves, wherever the tokens cut it.
 
-An Aho-Corasick automaton reads each character once, however many stop strings there are. Its depth after a character
-is the length of the longest end of the text that begins some stop string: exactly what has to be held back.
+An Aho-Corasick automaton reads each character once, however many stop strings there are. Its depth after a
+character is the length of the longest end of the text that begins some stop string: exactly what has to be
+held back.
 
-Of several stop strings, the one that is complete first counts, and of those complete at the same character the
-longest. That depends on the text alone, not on how it is cut into tokens.
+Of several stop strings, the one that is complete first counts, and of those complete at the same character
+the longest. That depends on the text alone, not on how it is cut into tokens.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class StopMatcher:
         return edges[state].get(char, 0)
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """Takes the next piece of the reply. Returns the text that may be shown and the stop string that was met.
+        """Takes the next piece of the reply. Returns the text that may be shown and the stop string that was
+        met.
 
         Once one is met, the reply is over: later calls return `("", None)`.
         """

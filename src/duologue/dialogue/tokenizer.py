@@ -1,7 +1,7 @@
 """Text to token ids and back, with llama.cpp's tokenizer as the reference.
 
-Special tokens are split off here, in Python, and plain text goes to a `tokenizers` object that does not know them.
-That keeps the promise that text alone never yields a control token: `encode` finds them only with
+Special tokens are split off here, in Python, and plain text goes to a `tokenizers` object that does not know
+them. That keeps the promise that text alone never yields a control token: `encode` finds them only with
 `parse_special=True`, and nothing that the merges produce can be one.
 """
 
@@ -53,20 +53,22 @@ class Tokenizer:
         self._always_found = [t for t in by_length if not t.control]
         self._all_found = by_length
         self._control = [t for t in by_length if t.control]
+        self._long_control = [t for t in self._control if len(t.text) > 1]
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
     def from_gguf_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
         """From GGUF's `tokenizer.ggml.*` entries, given as plain Python or numpy values.
 
-        Raises `ModelLoadError` for missing or contradictory entries and `UnsupportedModelError`, naming it, for a
-        tokenizer kind or pre-tokenizer that is not supported.
+        Raises `ModelLoadError` for missing or contradictory entries and `UnsupportedModelError`, naming it,
+        for a tokenizer kind or pre-tokenizer that is not supported.
         """
         return cls(vocabulary_from_gguf(metadata))
 
     @classmethod
     def from_hf_folder(cls, path: str | Path) -> Tokenizer:
-        """From a folder with `tokenizer.json` (and, for the special ids, the configuration files beside it)."""
+        """From a folder with `tokenizer.json` (and, for the special ids, the configuration files beside
+        it)."""
         return cls(vocabulary_from_hf_folder(Path(path)))
 
     @classmethod
@@ -88,6 +90,11 @@ class Tokenizer:
         return self._vocabulary.bos_id
 
     @property
+    def eos_id(self) -> int | None:
+        """The one end-of-text id that the model names; `eos_ids` has all that end a reply."""
+        return self._vocabulary.eos_id
+
+    @property
     def adds_bos(self) -> bool:
         """Whether the model expects every sequence to begin with `bos_id`."""
         return self._vocabulary.adds_bos
@@ -103,8 +110,8 @@ class Tokenizer:
         return {t.text: t.id for t in self._control}
 
     def encode(self, text: str, *, parse_special: bool = False, add_bos: bool = False) -> list[int]:
-        """Ids of `text`. With `parse_special`, spellings of control tokens become these tokens; without, they are
-        text. With `add_bos`, `bos_id` comes first if there is one.
+        """Ids of `text`. With `parse_special`, spellings of control tokens become these tokens; without, they
+        are text. With `add_bos`, `bos_id` comes first if there is one.
 
         Raises `InvalidRequestError` if `text` holds a lone surrogate and so is not Unicode text.
         """
@@ -115,8 +122,12 @@ class Tokenizer:
         return ids
 
     def split_control(self, text: str) -> list[int | str]:
-        """`text` cut at its control tokens: ids of these and, between them, non-empty text."""
-        return _partition([text] if text else [], self._control)
+        """`text` cut at its control tokens: ids of these and, between them, non-empty text.
+
+        A spelling of one character is left in the text: there is no place inside it for a mark that says that
+        it is not the token.
+        """
+        return _partition([text] if text else [], self._long_control)
 
     def encode_pieces(self, pieces: Iterable[int | str]) -> list[int]:
         """Ids of a sequence of ready ids and text; control tokens spelled in the text stay text."""
@@ -156,7 +167,8 @@ class Tokenizer:
         return self.strip_prefix(data).decode("utf-8", errors="replace")
 
     def strip_prefix(self, data: bytes) -> bytes:
-        """Takes off the space that encoding put before the first word, from the first bytes of a decoded text."""
+        """Takes off the space that encoding put before the first word, from the first bytes of a decoded
+        text."""
         if self._vocabulary.space_prefix != "never" and data.startswith(b" "):
             return data[1:]
         return data
@@ -168,8 +180,8 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for (a control token: its spelling).
 
-        Ids past the vocabulary, which models with a padded embedding can produce, stand for nothing. Negative ids
-        are a `ValueError`.
+        Ids past the vocabulary, which models with a padded embedding can produce, stand for nothing. Negative
+        ids are a `ValueError`.
         """
         known = self._bytes.get(token_id)
         if known is None:

@@ -1,8 +1,9 @@
 """What a tokenizer is made of, independent of the file it came from, and its packed form.
 
-`backend_json` describes the `tokenizers` object that turns plain text into ids. Control tokens are not in it: they
-reach a sequence only through `special_tokens`, so no text can spell one by merging. Ids at and above `vocab_size`
-stand for things that the model has no token for (bytes missing from the vocabulary, say); encoding drops them.
+`backend_json` describes the `tokenizers` object that turns plain text into ids. Control tokens are not in it:
+they reach a sequence only through `special_tokens`, so no text can spell one by merging. Ids at and above
+`vocab_size` stand for things that the model has no token for (bytes missing from the vocabulary, say);
+encoding drops them.
 """
 
 from __future__ import annotations
@@ -18,12 +19,22 @@ from duologue.errors import ModelLoadError
 _MAGIC = b"DUOTOK01"
 
 
+# Spellings by which known chat formats end a turn, whatever the file calls `eos` or marks as control tokens.
+END_OF_TURN_TEXTS = frozenset(
+    (
+        "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>",
+        "<end_of_turn>", "<|return|>", "<|call|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<eos>", "</s>",
+        "<end_of_utterance>", "<｜end▁of▁sentence｜>",
+    )
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class SpecialToken:
     """A token found in text by its exact spelling, before any splitting.
 
-    `control` tokens are found only where the caller allows it; the others always are. `lstrip`/`rstrip`: white space
-    before/after belongs to the token.
+    `control` tokens are found only where the caller allows it; the others always are. `lstrip`/`rstrip`:
+    white space before/after belongs to the token.
     """
 
     id: int
@@ -35,16 +46,20 @@ class SpecialToken:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`coding` says what a token's text means: `byte_level` (GPT-2's printable stand-ins for bytes) or `spm`
-    (U+2581 for a space, `<0xNN>` for single bytes). `space_prefix` is where text gets a leading space: never, after
-    the start and every special token (`each`), or at the start only (`first`); with `prefix_doubles`, also text that
-    begins with one already. `has_fillers`: the backend knows ids past the vocabulary."""
+    """Everything that `Tokenizer` needs.
+
+    `coding` says what a token's text means: `byte_level` (GPT-2's printable stand-ins for bytes) or `spm`
+    (U+2581 for a space, `<0xNN>` for single bytes). `space_prefix` is where text gets a leading space: never,
+    after the start and every special token (`each`), or at the start only (`first`); with `prefix_doubles`,
+    also text that begins with one already. `has_fillers`: the backend knows ids past the vocabulary.
+    """
 
     backend_json: str = field(repr=False)
     vocab_size: int
     coding: Literal["byte_level", "spm"]
     special_tokens: tuple[SpecialToken, ...] = ()
     bos_id: int | None = None
+    eos_id: int | None = None
     eos_ids: frozenset[int] = frozenset()
     adds_bos: bool = False
     space_prefix: Literal["never", "each", "first"] = "never"
@@ -63,7 +78,9 @@ class Vocabulary:
         """Inverse of `to_bytes`; `ModelLoadError` if `data` is something else."""
         data = bytes(data)
         if data[: len(_MAGIC)] != _MAGIC:
-            raise ModelLoadError("the packed tokenizer is damaged or of another version; remove the packed cache")
+            raise ModelLoadError(
+                "the packed tokenizer is damaged or of another version; remove the packed cache"
+            )
         start = len(_MAGIC) + 4
         try:
             (size_bytes,) = struct.unpack_from("<I", data, len(_MAGIC))
@@ -72,14 +89,6 @@ class Vocabulary:
             header["eos_ids"] = frozenset(header["eos_ids"])
             return cls(backend_json=data[start + size_bytes :].decode(), **header)
         except (struct.error, ValueError, KeyError, TypeError) as error:
-            raise ModelLoadError(f"the packed tokenizer is damaged ({error}); remove the packed cache") from error
-
-
-def end_of_turn_texts() -> frozenset[str]:
-    """Spellings by which control tokens of known chat formats end a turn, whatever the file calls `eos`."""
-    return frozenset(
-        (
-            "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>",
-            "<|return|>", "<|call|>", "<EOT>", "[EOT]", "<end_of_utterance>", "<｜end▁of▁sentence｜>",
-        )
-    )  # fmt: skip
+            raise ModelLoadError(
+                f"the packed tokenizer is damaged ({error}); remove the packed cache"
+            ) from error

@@ -1,0 +1,117 @@
+"""Chat template: messages to prompt text, and to token ids that no user text can forge.
+
+The rendered prompt is one string, in which `<|im_start|>` written by the template and `<|im_start|>` typed by
+a user look the same. So strings that come from messages are marked before rendering: control tokens are
+looked for in the marked prompt, where a spelling that holds a user's character is interrupted by a mark, and
+only then are the marks taken out and the text between encoded as plain text. A template may look into
+content, so there are two markings:
+
+- the light one leaves nearly all text as it is, and interrupts the control tokens that are spelled in it;
+- the dense one marks around every character. Whatever the template cuts out, deletes or joins, no control
+  token can come of user text; but a template that looks for words in content does not find them.
+
+Where both lead to the same control tokens, the light prompt is encoded. Where they differ, user text has
+reached a control token through the template's own handling, and the dense one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError as JinjaError
+from jinja2 import TemplateSyntaxError
+
+from duologue.dialogue.marking import Marker, strings_in, unused_character
+from duologue.dialogue.messages import MessageLike, template_messages
+from duologue.dialogue.sandbox import bounded_range, compile_template
+from duologue.dialogue.tokenizer import Tokenizer
+from duologue.errors import TemplateError
+
+
+class ChatTemplate:
+    """A compiled chat template, immutable and safe to use from several threads.
+
+    `bos` and `eos` are the spellings that the template may refer to as `bos_token` and `eos_token`.
+    """
+
+    def __init__(self, source: str, bos: str = "", eos: str = "") -> None:
+        """Raises `TemplateError`, naming the line, if `source` does not compile."""
+        self.source = source
+        self.bos = bos
+        self.eos = eos
+        try:
+            self._template = compile_template(source)
+        except TemplateSyntaxError as error:
+            raise TemplateError(
+                f"the model's chat template does not compile, line {error.lineno}: {error.message}"
+            ) from error
+
+    @classmethod
+    def for_tokenizer(cls, source: str, tokenizer: Tokenizer) -> ChatTemplate:
+        """A template whose `bos_token` and `eos_token` are the tokenizer's."""
+        bos, eos = (
+            "" if token_id is None else tokenizer.decode([token_id], skip_special=False)
+            for token_id in (tokenizer.bos_id, tokenizer.eos_id)
+        )
+        return cls(source, bos=bos, eos=eos)
+
+    def render(
+        self,
+        messages: Sequence[MessageLike],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """The prompt as text. Raises `InvalidRequestError` for a malformed message and `TemplateError`, with
+        the template's own words, if the template raises."""
+        return self._render(template_messages(messages), tools, add_generation_prompt)
+
+    def encode_chat(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[MessageLike],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
+        """The prompt as token ids. Control tokens come from the template alone: those spelled in messages are
+        encoded as text. A begin-of-text token comes first if the model expects one and the template wrote
+        none.
+
+        Raises as `render` does.
+        """
+        plain = template_messages(messages)
+        mark = unused_character([self.source, self.bos, self.eos, *strings_in(plain), *strings_in(tools)])
+        marker = Marker((s for s in tokenizer.special_tokens if len(s) > 1), mark)
+
+        def pieces(way: Any) -> list[int | str]:
+            text = self._render(marker.apply(way, plain), marker.apply(way, tools), add_generation_prompt)
+            return tokenizer.split_control(text)
+
+        chosen = pieces(marker.light)
+        if any(map(marker.needs_dense, strings_in([plain, tools]))):
+            dense = pieces(marker.dense)
+            if [p for p in dense if isinstance(p, int)] != [p for p in chosen if isinstance(p, int)]:
+                chosen = dense
+        ids = tokenizer.encode_pieces(p.replace(mark, "") if isinstance(p, str) else p for p in chosen)
+        if tokenizer.adds_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
+            ids.insert(0, tokenizer.bos_id)
+        return ids
+
+    def _render(self, messages: Any, tools: Any, add_generation_prompt: bool) -> str:
+        try:
+            text: str = self._template.render(
+                messages=messages,
+                tools=tools or None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                bos_token=self.bos,
+                eos_token=self.eos,
+                range=bounded_range(),
+            )
+        except TemplateError:
+            raise
+        except JinjaError as error:
+            raise TemplateError(f"the chat template fails: {error.message}") from error
+        except Exception as error:  # a template can raise anything that an expression can
+            raise TemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error
+        return text
