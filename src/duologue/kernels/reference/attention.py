@@ -74,6 +74,34 @@ def attend_float(
     return out
 
 
+def store_kv(
+    pool: npt.NDArray[np.uint8],
+    pages: npt.NDArray[np.int32],
+    block_offset: int,
+    first_position: int,
+    keys: Floats,
+    values: Floats,
+) -> None:
+    """Quantise keys and values [T, D] into `pool` [pages, page_bytes], in place.
+
+    A block holds keys [tokens/16][D/4][16][4] (code + 128), values [tokens/4][D][4], then the fp32 scales of each.
+    """
+    dim = keys.shape[1]
+    k_codes, k_scale = quantize_rows(keys)
+    v_codes, v_scale = quantize_rows(values)
+    for t in range(keys.shape[0]):
+        page, slot = divmod(first_position + t, PAGE_TOKENS)
+        block = pool[pages[page], block_offset : block_offset + 2 * PAGE_TOKENS * (dim + 4)]
+        code_bytes = PAGE_TOKENS * dim
+        stored = block[:code_bytes].reshape(PAGE_TOKENS // 16, dim // 4, 16, 4)
+        stored[slot // 16, :, slot % 16, :] = (k_codes[t].astype(np.int32) + 128).reshape(dim // 4, 4)
+        stored = block[code_bytes : 2 * code_bytes].view(np.int8).reshape(PAGE_TOKENS // 4, dim, 4)
+        stored[slot // 4, :, slot % 4] = v_codes[t]
+        scales = block[2 * code_bytes :].view(np.float32)
+        scales[slot] = k_scale[t]
+        scales[PAGE_TOKENS + slot] = v_scale[t]
+
+
 State = tuple[np.float32, np.float32, Floats]  # maximum, sum, out [D]
 
 
