@@ -1,0 +1,240 @@
+"""Chat requests: what is accepted, what is refused, and how a refusal names its field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from duologue.api.chat import MAX_STOP_STRINGS, ChatCompletionRequest, parse_chat_request
+from duologue.errors import InvalidRequestError
+
+_BASE: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def parse(**fields: Any) -> ChatCompletionRequest:
+    return parse_chat_request(json.dumps({**_BASE, **fields}).encode())
+
+
+def refusal(body: bytes) -> InvalidRequestError:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_chat_request(body)
+    return caught.value
+
+
+def test_a_minimal_request_has_openai_defaults() -> None:
+    request = parse()
+    params = request.sampling_params()
+    assert (params.temperature, params.top_p, params.top_k) == (1.0, 1.0, 0)
+    assert (params.seed, params.max_tokens, params.stop, params.ignore_eos) == (None, None, (), False)
+    assert not request.stream
+    assert not request.include_usage
+
+
+def test_every_sampling_field_reaches_the_engine() -> None:
+    params = parse(
+        temperature=0.5, top_p=0.9, top_k=40, seed=7, max_tokens=12, stop=["a", "b"], ignore_eos=True
+    ).sampling_params()
+    assert (params.temperature, params.top_p, params.top_k, params.seed) == (0.5, 0.9, 40, 7)
+    assert (params.max_tokens, params.stop, params.ignore_eos) == (12, ("a", "b"), True)
+
+
+def test_both_spellings_of_the_reply_limit() -> None:
+    assert parse(max_completion_tokens=5).sampling_params().max_tokens == 5
+    assert parse(max_completion_tokens=5, max_tokens=5).sampling_params().max_tokens == 5
+
+
+def test_one_stop_string_needs_no_list() -> None:
+    assert parse(stop="\n").sampling_params().stop == ("\n",)
+
+
+def test_top_p_zero_leaves_the_likeliest_token() -> None:
+    params = parse(top_p=0, top_k=50).sampling_params()
+    assert (params.top_p, params.top_k) == (1.0, 1)
+
+
+@pytest.mark.parametrize("seed", [0, -1, 2**63 - 1, -(2**63)])
+def test_any_64_bit_seed_is_taken(seed: int) -> None:
+    assert parse(seed=seed).sampling_params().seed == seed % 2**64
+
+
+def test_nulls_count_as_absent() -> None:
+    nulls = dict.fromkeys(
+        [
+            "temperature",
+            "top_p",
+            "seed",
+            "max_tokens",
+            "stop",
+            "stream",
+            "stream_options",
+            "tools",
+            "n",
+            "logprobs",
+        ]
+    )
+    assert parse(**nulls) == parse()
+
+
+def test_content_parts_become_one_text() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    request = parse(
+        messages=[{"role": "developer", "content": "be kind"}, {"role": "user", "content": parts}]
+    )
+    assert request.template_messages() == [
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "one\ntwo"},
+    ]
+
+
+def test_a_reply_can_be_sent_back_whole() -> None:
+    reply = {"role": "assistant", "content": "hello", "refusal": None, "annotations": [], "tool_calls": None}
+    request = parse(messages=[*_BASE["messages"], reply, {"role": "user", "content": "more", "name": "ann"}])
+    assert request.template_messages()[1:] == [
+        {"role": "assistant", "content": "hello"},
+        {"role": "user", "content": "more", "name": "ann"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"user": "u-1", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"},
+        {"prompt_cache_key": "k", "safety_identifier": "s", "parallel_tool_calls": True},
+        {"n": 1, "logprobs": False, "top_logprobs": 0, "logit_bias": {}, "tools": [], "tool_choice": "none"},
+        {"frequency_penalty": 0, "presence_penalty": 0.0, "response_format": {"type": "text"}},
+        {"modalities": ["text"], "reasoning_effort": "none"},
+        {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
+    ],
+)
+def test_fields_that_change_nothing_are_accepted(fields: dict[str, Any]) -> None:
+    parse(**fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", 2),
+        ("n", True),
+        ("logprobs", True),
+        ("top_logprobs", 3),
+        ("logit_bias", {"5": 1}),
+        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tool_choice", "required"),
+        ("functions", [{"name": "f"}]),
+        ("response_format", {"type": "json_object"}),
+        ("frequency_penalty", 0.5),
+        ("presence_penalty", -1),
+        ("modalities", ["text", "audio"]),
+        ("audio", {"voice": "a"}),
+        ("reasoning_effort", "high"),
+        ("verbosity", "low"),
+        ("web_search_options", {}),
+    ],
+)
+def test_fields_that_would_change_the_reply_are_refused(name: str, value: Any) -> None:
+    error = refusal(json.dumps({**_BASE, name: value}).encode())
+    assert (error.param, error.code) == (name, "unsupported_parameter")
+    assert f"'{name}'" in str(error)
+
+
+_CONTENT = "messages[0].content"
+
+
+def _with_message(message: Any) -> dict[str, Any]:
+    return {"messages": [message]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"temperature": -0.1}, "temperature", "below_min_value"),
+        ({"temperature": 2.5}, "temperature", "above_max_value"),
+        ({"temperature": float("nan")}, "temperature", "invalid_value"),
+        ({"temperature": float("inf")}, "temperature", "invalid_value"),
+        ({"temperature": "hot"}, "temperature", "invalid_type"),
+        ({"temperature": True}, "temperature", "invalid_type"),
+        ({"top_p": 1.5}, "top_p", "above_max_value"),
+        ({"top_p": float("nan")}, "top_p", "invalid_value"),
+        ({"top_k": -1}, "top_k", "below_min_value"),
+        ({"top_k": 1.5}, "top_k", "invalid_type"),
+        ({"max_tokens": 0}, "max_tokens", "below_min_value"),
+        ({"max_tokens": -5}, "max_tokens", "below_min_value"),
+        ({"max_tokens": 2**40}, "max_tokens", "above_max_value"),
+        ({"max_tokens": "5"}, "max_tokens", "invalid_type"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "below_min_value"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens", "invalid_value"),
+        ({"seed": 2**63}, "seed", "above_max_value"),
+        ({"seed": 0.5}, "seed", "invalid_type"),
+        ({"stop": 5}, "stop", "invalid_type"),
+        ({"stop": ""}, "stop[0]", "empty_string"),
+        ({"stop": ["a", ""]}, "stop[1]", "empty_string"),
+        ({"stop": ["a"] * (MAX_STOP_STRINGS + 1)}, "stop", "array_above_max_length"),
+        ({"stop": "a" * 5000}, "stop[0]", "string_above_max_length"),
+        ({"stream": "yes"}, "stream", "invalid_type"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
+        ({"stream": True, "stream_options": {"other": 1}}, "stream_options.other", "unknown_parameter"),
+        ({"ignore_eos": 1}, "ignore_eos", "invalid_type"),
+        ({"temprature": 1}, "temprature", "unknown_parameter"),
+        ({"model": ""}, "model", "empty_string"),
+        ({"model": 5}, "model", "invalid_type"),
+        ({"model": None}, "model", "missing_required_parameter"),
+        ({"messages": None}, "messages", "missing_required_parameter"),
+        ({"messages": []}, "messages", "empty_array"),
+        ({"messages": "hi"}, "messages", "invalid_type"),
+        (_with_message("hi"), "messages[0]", "invalid_type"),
+        (_with_message({"role": "user"}), "messages[0].content", "missing_required_parameter"),
+        (_with_message({"content": "x"}), "messages[0].role", "missing_required_parameter"),
+        (_with_message({"role": "user", "content": None}), "messages[0].content", "invalid_type"),
+        (_with_message({"role": "king", "content": "x"}), "messages[0].role", "invalid_value"),
+        (_with_message({"role": "tool", "content": "x"}), "messages[0]", "unsupported_value"),
+        (_with_message({"role": "user", "content": "x", "mood": 1}), "messages[0].mood", "unknown_parameter"),
+        (
+            _with_message({"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}),
+            "messages[0]",
+            "unsupported_value",
+        ),
+        (
+            _with_message({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}),
+            "messages[0].content",
+            "unsupported_value",
+        ),
+        (
+            _with_message({"role": "user", "content": [{"type": "text"}]}),
+            "messages[0].content",
+            "invalid_type",
+        ),
+        (_with_message({"role": "user", "content": ["x"]}), _CONTENT, "unsupported_value"),
+    ],
+)
+def test_wrong_fields_are_named(fields: dict[str, Any], param: str, code: str) -> None:
+    error = refusal(json.dumps({**_BASE, **fields}).encode())
+    assert (error.param, error.code) == (param, code)
+    assert f"'{param}'" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "says"),
+    [
+        (b"", "invalid_json", "not valid JSON"),
+        (b"{", "invalid_json", "line 1"),
+        (b'{"model": "m",}', "invalid_json", "line 1"),
+        (b"[" * 100_000, "invalid_json", "not valid JSON"),
+        (b'{"model": "\\ud800"}', "invalid_json", "not valid JSON"),
+        (b"[1]", "invalid_json", "JSON object"),
+        (b"null", "invalid_json", "JSON object"),
+        (b'"text"', "invalid_json", "JSON object"),
+        (b'{"model": "\xff"}', "invalid_utf8", "byte 11"),
+        (json.dumps(_BASE).encode("utf-16"), "invalid_utf8", "not valid UTF-8"),
+    ],
+)
+def test_broken_bodies_are_explained(body: bytes, code: str, says: str) -> None:
+    error = refusal(body)
+    assert error.code == code
+    assert says in str(error)
+
+
+def test_a_message_never_shows_the_conversation() -> None:
+    error = refusal(json.dumps({**_BASE, "messages": [{"role": "user", "content": {"secret": 1}}]}).encode())
+    assert "secret" not in str(error)

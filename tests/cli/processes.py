@@ -1,0 +1,30 @@
+"""Running the command line as users do: in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_MAIN = [sys.executable, "-c", "from duologue.cli.main import main; main()"]
+
+
+def environment(cache: Path | None = None) -> dict[str, str]:
+    """This process's environment, with the package importable and, if given, an empty cache folder."""
+    source = str(Path(__file__).parents[2] / "src")
+    paths = [source, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "100"}
+    if cache is not None:
+        variables["XDG_CACHE_HOME"] = str(cache)
+    return variables
+
+
+def command(*arguments: str) -> list[str]:
+    return [*_MAIN, *arguments]
+
+
+def run(*arguments: str, stdin: str = "", cache: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), input=stdin, env=environment(cache), capture_output=True, text=True, timeout=120
+    )

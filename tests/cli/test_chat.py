@@ -1,0 +1,115 @@
+"""`duologue chat`, from a pipe and in a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duologue.cli.chat import Turn
+from duologue.engine.events import TokenEvent
+from tests.cli.processes import command, environment, run
+
+_LIMITS = ("--kv-memory", "16MiB")
+
+
+def test_a_pipe_gets_the_replies_alone(tiny_model_dir: Path) -> None:
+    options = (*_LIMITS, "--max-tokens", "6", "--temperature", "0")
+    result = run("chat", str(tiny_model_dir), *options, stdin="Hello\n\nHello again\n")
+    assert result.returncode == 0
+    assert result.stdout
+    assert "tokens" not in result.stdout
+    assert len(re.findall(r"^first token .* tokens$", result.stderr, re.MULTILINE)) == 2
+    first = run("chat", str(tiny_model_dir), *options, stdin="Hello").stdout
+    assert result.stdout.startswith(first)
+
+
+def test_reset_forgets(tiny_model_dir: Path) -> None:
+    options = (*_LIMITS, "--max-tokens", "6", "--temperature", "0")
+    twice = run("chat", str(tiny_model_dir), *options, stdin="Hello\n/reset\nHello\n/exit\nnever\n").stdout
+    once = run("chat", str(tiny_model_dir), *options, stdin="Hello\n").stdout
+    assert twice == once * 2
+
+
+def test_commands_explain_themselves(tiny_model_dir: Path) -> None:
+    result = run("chat", str(tiny_model_dir), *_LIMITS, stdin="/help\n/dance\n")
+    assert "/reset" in result.stderr
+    assert "unknown command /dance" in result.stderr
+
+
+def test_a_line_longer_than_the_context_is_one_error(tiny_model_dir: Path) -> None:
+    result = run("chat", str(tiny_model_dir), *_LIMITS, "--context", "64", stdin="word " * 500)
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: the prompt has")
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_figures_of_a_turn() -> None:
+    turn = Turn()
+    assert turn.summary() == "no tokens"
+    for number, at_s in ((0, 0.25), (1, 0.35), (2, 0.45)):
+        turn.add(TokenEvent("x", (number,), None, 1, 0, number + 1), at_s)
+    turn.add(TokenEvent("", (), "abort", 1, 0, 3), 9.0)
+    turn.stopped = True
+    assert turn.summary() == "first token 250 ms · 10.0 tokens/s · 3 tokens · stopped"
+
+
+class Terminal:
+    """`duologue chat` on a pseudo-terminal."""
+
+    def __init__(self, model: Path) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            command("chat", str(model), *_LIMITS),
+            env={**environment(), "TERM": "dumb"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # the controlling terminal
+        )
+        os.close(slave)
+        self.text = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def read_until(self, pattern: str, timeout_s: float = 60) -> None:
+        """Waits for `pattern` after what was waited for before."""
+        deadline_s = time.monotonic() + timeout_s
+        while (match := re.search(pattern, self.text)) is None:
+            assert time.monotonic() < deadline_s, self.text
+            if select.select([self._master], [], [], 0.05)[0]:
+                self.text += os.read(self._master, 65536).decode(errors="replace")
+        self.text = self.text[match.end() :]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+
+@pytest.fixture
+def terminal(tiny_model_dir: Path) -> Iterator[Terminal]:
+    terminal = Terminal(tiny_model_dir)
+    yield terminal
+    terminal.close()
+
+
+def test_ctrl_c_stops_the_reply_and_not_the_program(terminal: Terminal) -> None:
+    terminal.read_until("/help lists commands")
+    for _ in range(2):
+        terminal.type("Hello\r")
+        terminal.read_until(r"Hello\r\n.")
+        terminal.type("\x03")
+        terminal.read_until(r"stopped|\d+ tokens")
+        terminal.read_until("› ")
+    terminal.type("/exit\r")
+    assert terminal.process.wait(30) == 0

@@ -1,0 +1,70 @@
+"""A real server on a free port, around the tiny engine."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from duologue import Engine
+from duologue.server.bind import bind, page_url
+from duologue.server.run import Server
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server in a thread of this process. `url` ends with a slash."""
+
+    engine: Engine
+    server: Server
+    thread: threading.Thread
+    url: str
+
+    def chat_body(self, content: str = "Hello there", **fields: Any) -> dict[str, Any]:
+        return {"model": self.engine.model_name, "messages": [{"role": "user", "content": content}], **fields}
+
+    def post(self, **fields: Any) -> httpx.Response:
+        return httpx.post(self.url + "v1/chat/completions", json=self.chat_body(**fields), timeout=60)
+
+    def wait_idle(self) -> None:
+        """Until no request holds or awaits pages; every page must be free then."""
+        wait_until(lambda: self.engine.stats().running + self.engine.stats().waiting == 0)
+        stats = self.engine.stats()
+        assert stats.kv_pages_free == stats.kv_pages_total
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "the condition stayed false"
+        time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def running_server(engine: Engine, **options: Any) -> Iterator[RunningServer]:
+    with bind("127.0.0.1", 0) as sock:
+        url = page_url(sock)
+        server = Server(engine, sock, **options)
+        ready = threading.Event()
+        thread = threading.Thread(target=server.run, args=(ready.set,), kwargs={"handle_signals": False})
+        thread.start()
+        assert ready.wait(30)
+        try:
+            yield RunningServer(engine, server, thread, url)
+        finally:
+            server.stop()
+            server.stop()
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def served(tiny_engine: Engine) -> Iterator[RunningServer]:
+    with running_server(tiny_engine) as server:
+        yield server
