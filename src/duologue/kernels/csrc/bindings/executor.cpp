@@ -66,13 +66,13 @@ public:
         batch.first_position = first_position.data();
         batch.sequences = static_cast<int32_t>(sequences);
         for (size_t i = 0; i < tokens.shape(0); ++i) require(tokens(i) >= 0 && tokens(i) < spec.vocab, "step: a token id is outside the vocabulary");
-        set_pages(batch, kGlobalPages, global_pages, global_pool);
-        set_pages(batch, kLocalPages, local_pages, local_pool);
         int64_t positions = INT64_MAX;
         for (const LayerSpec& layer : spec.layers) positions = std::min(positions, layer.rope.positions);
         for (int64_t s = 0; s < sequences; ++s)
             require(starts(s) < starts(s + 1) && first_position(s) >= 0 && first_position(s) + starts(s + 1) - starts(s) <= positions,
                     "step: a sequence is empty or runs past the model's positions");
+        set_pages(batch, kGlobalPages, global_pages, global_pool);
+        set_pages(batch, kLocalPages, local_pages, local_pool);
         batch.logit_tokens = logit_tokens.data();
         batch.logit_count = static_cast<int32_t>(logit_tokens.shape(0));
         for (int32_t i = 0; i < batch.logit_count; ++i)

@@ -152,17 +152,15 @@ void Executor::step(const StepBatch& batch, bool check_finite) {
     for (AttentionPlan& plan : plans_) plan_attention(batch, plan);
     for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
     check_finite_ = check_finite;
-    bad_tensor_.store(nullptr);
+    bad_input_.clear();
     team_.run([&](int thread) { forward(batch, thread); });
-    if (const char* tensor = bad_tensor_.load())
-        throw std::runtime_error("layer " + std::to_string(bad_layer_.load()) + ": the input of " + tensor + " holds a NaN or an infinity");
+    if (!bad_input_.empty()) throw std::runtime_error(bad_input_ + " holds a NaN or an infinity");
 }
 
 void Executor::note_if_not_finite(const float* x, int64_t count, size_t layer, const char* tensor) {
     if (kernels_.all_finite(x, count)) return;
-    const char* none = nullptr;
-    bad_layer_.store(layer);
-    bad_tensor_.compare_exchange_strong(none, tensor);
+    const std::lock_guard<std::mutex> lock(bad_mutex_);
+    if (bad_input_.empty()) bad_input_ = "layer " + std::to_string(layer) + ": the input of " + tensor;
 }
 
 // One token: every thread quantises it for itself, which is cheaper than meeting at a barrier. More: each thread its rows.

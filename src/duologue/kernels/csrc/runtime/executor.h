@@ -3,7 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -102,8 +102,8 @@ private:
     const KernelTable& kernels_;
     ThreadTeam team_;
     bool check_finite_ = false;
-    std::atomic<const char*> bad_tensor_{nullptr};
-    std::atomic<size_t> bad_layer_{0};
+    std::mutex bad_mutex_;
+    std::string bad_input_;  // the first quantiser input of the step that was not finite
 
     // Activations of one step; grown to the largest step seen.
     std::vector<float> x_;           // [tokens, hidden], the residual stream

@@ -1,0 +1,156 @@
+"""Small random decoders for the executor's tests: packed for the executor, plain for the numpy reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from duologue.kernels import PAGE_TOKENS, _native
+from duologue.kernels.reference import step as reference
+from duologue.kernels.rows import quantize_rows
+from duologue.models.pack import pack_model
+from duologue.models.packed_model import PackedModel
+from duologue.models.rope import rope_tables
+from duologue.models.spec import LayerSpec, ModelSpec
+
+Ids = npt.NDArray[np.int32]
+Logits = npt.NDArray[np.float32]
+
+
+def random_weights(spec: ModelSpec, seed: int) -> dict[str, npt.NDArray[np.float32]]:
+    rng = np.random.default_rng(seed)
+
+    def matrix(n: int, k: int) -> npt.NDArray[np.float32]:
+        return (rng.standard_normal((n, k)) * 1.5 / np.sqrt(k)).astype(np.float32)
+
+    hidden = spec.hidden_size
+    weights = {
+        "embedding": matrix(spec.vocab_size, hidden) * np.float32(np.sqrt(hidden)),
+        "head": matrix(spec.vocab_size, hidden),
+        "final_norm": rng.uniform(0.5, 1.5, hidden).astype(np.float32),
+    }
+    for i, layer in enumerate(spec.layers):
+        own = f"layers.{i}."
+        weights[own + "attention_norm"] = rng.uniform(0.5, 1.5, hidden).astype(np.float32)
+        weights[own + "mlp_norm"] = rng.uniform(0.5, 1.5, hidden).astype(np.float32)
+        weights[own + "q"] = matrix(layer.heads * layer.head_dim, hidden) * 2
+        if layer.kv_owner is None:
+            weights[own + "k"] = matrix(layer.kv_heads * layer.head_dim, hidden) * 2
+            weights[own + "v"] = matrix(layer.kv_heads * layer.head_dim, hidden)
+        weights[own + "output"] = matrix(hidden, layer.heads * layer.head_dim)
+        weights[own + "gate"] = matrix(layer.mlp_size, hidden)
+        weights[own + "up"] = matrix(layer.mlp_size, hidden)
+        weights[own + "down"] = matrix(hidden, layer.mlp_size)
+    return weights
+
+
+def reference_decoder(spec: ModelSpec, weights: dict[str, npt.NDArray[np.float32]]) -> reference.Decoder:
+    def linear(*names: str) -> reference.Linear:
+        parts = [quantize_rows(weights[name]) for name in names]
+        return reference.Linear(np.concatenate([c for c, _ in parts]), np.concatenate([s for _, s in parts]))
+
+    layers = []
+    for i, layer in enumerate(spec.layers):
+        own = f"layers.{i}."
+        cos, sin = rope_tables(layer.rope_base, layer.head_dim, spec.context_tokens)
+        qkv = [own + name for name in (("q", "k", "v") if layer.kv_owner is None else ("q",))]
+        layers.append(
+            reference.Layer(
+                heads=layer.heads,
+                kv_heads=layer.kv_heads,
+                head_dim=layer.head_dim,
+                window=layer.window,
+                kv_owner=layer.kv_owner,
+                rope_cos=cos,
+                rope_sin=sin,
+                attention_norm=weights[own + "attention_norm"],
+                mlp_norm=weights[own + "mlp_norm"],
+                qkv=linear(*qkv),
+                output=linear(own + "output"),
+                gate=linear(own + "gate"),
+                up=linear(own + "up"),
+                down=linear(own + "down"),
+            )
+        )
+    return reference.Decoder(
+        spec.norm_eps, linear("embedding"), linear("head"), weights["final_norm"], layers
+    )
+
+
+def make_spec(
+    heads: int, kv_heads: int, *, windows: Sequence[int] = (0, 0), owners: Sequence[int | None] | None = None, head_dim: int = 32
+) -> ModelSpec:
+    owners = owners or [None] * len(windows)
+    return ModelSpec(
+        architecture="llama",
+        vocab_size=203,
+        hidden_size=96,
+        context_tokens=2048,
+        norm_eps=1e-5,
+        tied_head=False,
+        layers=tuple(
+            LayerSpec(heads, kv_heads, head_dim, 176, 10000.0, window=window, kv_owner=owner)
+            for window, owner in zip(windows, owners, strict=True)
+        ),
+    )
+
+
+@dataclass
+class Branch:
+    """A sequence in the tests' own pool: tokens computed so far and its pages of both kinds."""
+
+    tokens: Ids
+    pages: npt.NDArray[np.int32]  # [columns], used for both kinds
+    computed: int = 0
+
+
+class StepCase:
+    """One executor over a pool, driven by hand."""
+
+    def __init__(self, spec: ModelSpec, weights: dict[str, npt.NDArray[np.float32]], *, threads: int = 1, isa: str = "", pages: int = 80) -> None:
+        self.spec = spec
+        self.packed = PackedModel("random", spec, pack_model(spec, weights), b"")
+        self.model = self.packed.native()
+        self.executor = _native.Executor(self.model, threads, isa)
+        # Pages begin as NaN scales and wild codes: nothing may depend on what was not stored.
+        self.pools = [
+            np.full((pages, size), 0xFF, dtype=np.uint8) if size else None
+            for size in (self.model.global_page_bytes, self.model.local_page_bytes)
+        ]
+        self.free = list(np.random.default_rng(5).permutation(pages))
+
+    def sequence(self, tokens: Ids) -> Branch:
+        count = -(-len(tokens) // PAGE_TOKENS)
+        return Branch(tokens, np.array([self.free.pop() for _ in range(count)], dtype=np.int32))
+
+    def step(self, work: list[tuple[Branch, int]]) -> list[Logits]:
+        """Advance each sequence by its count of tokens; logits of all these tokens, one array for each sequence."""
+        columns = max(-(-(sequence.computed + count) // PAGE_TOKENS) for sequence, count in work)
+        table = np.full((len(work), columns), 0, dtype=np.int32)
+        for row, (sequence, _) in enumerate(work):
+            used = sequence.pages[:columns]
+            table[row, : len(used)] = used
+        counts = [count for _, count in work]
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        tokens = np.concatenate([s.tokens[s.computed : s.computed + count] for s, count in work]).astype(np.int32)
+        first = np.array([s.computed for s, _ in work], dtype=np.int32)
+        logits = np.empty((len(tokens), self.spec.vocab_size), dtype=np.float32)
+        self.executor.step(
+            tokens, starts, first, table, table, *self.pools, np.arange(len(tokens), dtype=np.int32), logits, None, None, True
+        )
+        for sequence, count in work:
+            sequence.computed += count
+        return np.split(logits, starts[1:-1])
+
+    def run(self, tokens: Ids, chunks: Sequence[int]) -> Logits:
+        """Logits [n, vocab] of one sequence computed in the given chunks (the last repeated to the end)."""
+        sequence, rows, i = self.sequence(tokens), [], 0
+        while sequence.computed < len(tokens):
+            count = min(chunks[min(i, len(chunks) - 1)], len(tokens) - sequence.computed)
+            rows += self.step([(sequence, count)])
+            i += 1
+        self.free += list(sequence.pages)
+        return np.concatenate(rows)

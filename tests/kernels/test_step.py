@@ -1,0 +1,141 @@
+"""The executor's step: equal to the numpy reference, and equal to itself however the work is cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from duologue.models.spec import ModelSpec
+from tests.kernels.isas import ISAS
+from tests.kernels.step_case import Ids, StepCase, make_spec, random_weights, reference_decoder
+from duologue.kernels.reference import step as reference
+
+SPECS = {
+    "mha": make_spec(4, 4),
+    "gqa": make_spec(6, 2),
+    "mqa": make_spec(5, 1),
+    "windows": make_spec(4, 2, windows=(40, 0, 100)),
+    "shared": make_spec(4, 1, windows=(70, 70, 0, 0, 70), owners=(None, 0, None, 2, 0)),
+    "wide-heads": make_spec(2, 1, head_dim=256),
+}
+
+
+def prompt(spec: ModelSpec, n: int, seed: int = 3) -> Ids:
+    return np.random.default_rng(seed).integers(0, spec.vocab_size, n).astype(np.int32)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", SPECS)
+def test_equals_the_reference(name: str, isa: str) -> None:
+    spec = SPECS[name]
+    weights = random_weights(spec, 1)
+    tokens = prompt(spec, 150)
+    expected = reference.forward(reference_decoder(spec, weights), tokens)
+    got = StepCase(spec, weights, threads=2, isa=isa).run(tokens, [61, 1, 1, 30])
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("name", ["mha", "gqa", "mqa", "windows", "shared"])
+def test_chunks_threads_and_batch_do_not_matter(name: str) -> None:
+    spec = SPECS[name]
+    weights = random_weights(spec, 2)
+    tokens = prompt(spec, 1100)  # over two splits and 17 tiles
+    expected = StepCase(spec, weights, threads=1).run(tokens, [len(tokens)])
+    for threads in (1, 2, 3):
+        case = StepCase(spec, weights, threads=threads)
+        for chunks in ([512], [64], [7, 1, 500, 1, 1, 3, 64]):
+            np.testing.assert_array_equal(case.run(tokens, chunks), expected)
+    case = StepCase(spec, weights, threads=2)
+    np.testing.assert_array_equal(case.run(tokens[:70], [1]), expected[:70])
+
+
+@pytest.mark.parametrize("name", ["gqa", "mqa"])
+def test_a_sequence_among_32_others_gets_its_own_logits(name: str) -> None:
+    spec = SPECS[name]
+    weights = random_weights(spec, 4)
+    alone = StepCase(spec, weights, threads=2)
+    prompts = [prompt(spec, 20 + 7 * i % 90, seed=i) for i in range(32)]
+    expected = [alone.run(tokens, [len(tokens)]) for tokens in prompts]
+    case = StepCase(spec, weights, threads=2)
+    sequences = [case.sequence(tokens) for tokens in prompts]
+    got: list[list[np.ndarray]] = [[] for _ in prompts]
+    rng = np.random.default_rng(0)
+    while any(s.computed < len(s.tokens) for s in sequences):
+        work = [
+            (i, int(min(len(s.tokens) - s.computed, rng.integers(1, 20))))
+            for i, s in enumerate(sequences)
+            if s.computed < len(s.tokens)
+        ]
+        for (i, _), logits in zip(work, case.step([(sequences[i], count) for i, count in work]), strict=True):
+            got[i].append(logits)
+    for rows, want in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(np.concatenate(rows), want)
+
+
+def test_one_corrupted_byte_of_kv_is_noticed() -> None:
+    spec = SPECS["gqa"]
+    case = StepCase(spec, random_weights(spec, 5), threads=2)
+    tokens = prompt(spec, 130)
+    clean, corrupt = case.sequence(tokens), case.sequence(tokens)
+    for sequence in (clean, corrupt):
+        case.step([(sequence, 129)])
+    pool = case.pools[0]
+    assert pool is not None
+    pool[corrupt.pages[0], 100] ^= 0x40
+    a, b = case.step([(clean, 1), (corrupt, 1)])
+    assert (a != b).any()
+
+
+def test_a_sequence_may_continue_on_pages_that_another_wrote() -> None:
+    spec = SPECS["mqa"]
+    case = StepCase(spec, random_weights(spec, 6), threads=2)
+    tokens = prompt(spec, 200)
+    first, second = case.sequence(tokens), case.sequence(tokens)
+    (expected,) = case.step([(first, 200)])
+    second.pages[:2] = first.pages[:2]
+    second.computed = 128
+    (got,) = case.step([(second, 72)])
+    np.testing.assert_array_equal(got, expected[128:])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokens": np.array([203], dtype=np.int32)}, "token id"),
+        ({"first_position": np.array([2048], dtype=np.int32)}, "positions"),
+        ({"global_pages": np.array([[80]], dtype=np.int32)}, "page id"),
+        ({"global_pages": np.zeros((1, 0), dtype=np.int32)}, "page table"),
+        ({"logit_tokens": np.array([1], dtype=np.int32)}, "logit_tokens"),
+        ({"starts": np.array([0, 2], dtype=np.int32)}, "starts"),
+    ],
+)
+def test_a_step_that_would_read_out_of_bounds_is_refused(change: dict[str, np.ndarray], message: str) -> None:
+    spec = SPECS["gqa"]
+    case = StepCase(spec, random_weights(spec, 7))
+    arguments = {
+        "tokens": np.array([5], dtype=np.int32),
+        "starts": np.array([0, 1], dtype=np.int32),
+        "first_position": np.array([0], dtype=np.int32),
+        "global_pages": np.array([[3]], dtype=np.int32),
+        "local_pages": np.zeros((0, 0), dtype=np.int32),
+        "global_pool": case.pools[0],
+        "local_pool": None,
+        "logit_tokens": np.array([0], dtype=np.int32),
+        "logits": np.empty((1, spec.vocab_size), dtype=np.float32),
+        "sampling": None,
+        "sampled": None,
+        "check_finite": False,
+    }
+    case.executor.step(**arguments)
+    with pytest.raises(ValueError, match=message):
+        case.executor.step(**{**arguments, **change})
+
+
+def test_a_nan_names_its_layer_and_tensor() -> None:
+    spec = SPECS["gqa"]
+    weights = random_weights(spec, 8)
+    weights["layers.1.mlp_norm"][5] = 1e38
+    weights["layers.0.mlp_norm"][:] = 3e37
+    case = StepCase(spec, weights, threads=2)
+    with pytest.raises(RuntimeError, match=r"layer [01]: the input of \w+ holds a NaN"):
+        case.run(prompt(spec, 5), [5])
