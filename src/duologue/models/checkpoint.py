@@ -69,9 +69,9 @@ def collect_weights(
     """Reads every weight of the spec, in order.
 
     `source_names` maps canonical names to those in the file, `found` those to the shapes in the file, and
-    `read(source_name)` returns the values. Raises ModelLoadError for a missing tensor, a wrong shape or a value
-    that is not finite, UnsupportedModelError for a tensor that the spec has no place for; each names the tensor
-    as the file does.
+    `read(source_name)` returns the values. Raises ModelLoadError for a missing tensor, a wrong shape or a
+    value that is not finite, UnsupportedModelError for a tensor that the spec has no place for; each names
+    the tensor as the file does.
     """
     shapes = weight_shapes(spec)
     unknown = sorted(found.keys() - {source_names[name] for name in shapes})

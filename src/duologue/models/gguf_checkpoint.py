@@ -57,8 +57,8 @@ _DEFAULT_ROPE_BASE = 10000.0
 def read_gguf(path: Path) -> Checkpoint:
     """Reads and dequantises a whole file.
 
-    Raises ModelLoadError (missing, damaged, contradictory) or UnsupportedModelError (a feature that is not run),
-    in one sentence that names the file, what is wrong and what to do.
+    Raises ModelLoadError (missing, damaged, contradictory) or UnsupportedModelError (a feature that is not
+    run), in one sentence that names the file, what is wrong and what to do.
     """
     file = read_gguf_file(path)
     try:

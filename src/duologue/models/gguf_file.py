@@ -1,8 +1,9 @@
 """A GGUF file's key-value pairs and tensor directory, read without trusting a single length in it.
 
-The `gguf` package's own reader builds several numpy arrays for each string (seconds for a vocabulary) and, given
-a damaged length, loops over it or returns empty arrays. Here every extent is checked against the file's size
-before anything is allocated. Tensor data stays in the memory-mapped file; `gguf.quants` turns it into floats.
+The `gguf` package's own reader builds several numpy arrays for each string (seconds for a vocabulary) and,
+given a damaged length, loops over it or returns empty arrays. Here every extent is checked against the
+file's size before anything is allocated. Tensor data stays in the memory-mapped file; `gguf.quants` turns it
+into floats.
 """
 
 from __future__ import annotations

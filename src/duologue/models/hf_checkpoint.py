@@ -45,8 +45,8 @@ _LAYER_NAMES = {
 def read_hf_folder(path: Path) -> Checkpoint:
     """Reads a folder with a LlamaForCausalLM in fp32, fp16 or bf16.
 
-    Raises ModelLoadError (missing, damaged, contradictory) or UnsupportedModelError (a feature that is not run),
-    in one sentence that names the folder, what is wrong and what to do.
+    Raises ModelLoadError (missing, damaged, contradictory) or UnsupportedModelError (a feature that is not
+    run), in one sentence that names the folder, what is wrong and what to do.
     """
     try:
         return _checkpoint(path)
@@ -82,7 +82,7 @@ def _checkpoint(path: Path) -> Checkpoint:
         for name, entry in header.tensors.items()
         if not name.endswith("rotary_emb.inv_freq") and not (spec.tied_head and name == _SOURCE_NAMES["head"])
     }
-    names = {name: _source_name(name) for name in weight_shapes(spec)}
+    names = {name: source_name(name) for name in weight_shapes(spec)}
     weights = collect_weights(
         spec, names, found, lambda name: read_floats(weights_path, name, header.tensors[name])
     )
@@ -95,7 +95,8 @@ def _checkpoint(path: Path) -> Checkpoint:
     )
 
 
-def _source_name(name: str) -> str:
+def source_name(name: str) -> str:
+    """The name in a Llama safetensors file of a canonical weight name."""
     if not name.startswith("layers."):
         return _SOURCE_NAMES[name]
     _, index, part = name.split(".")
@@ -151,8 +152,8 @@ def _rope_base(config: Mapping[str, Any]) -> float:
         if rope.get("partial_rotary_factor", 1.0) != 1.0:
             raise UnsupportedModelError(f"partial_rotary_factor ({name} in {CONFIG_FILE}) is not supported")
         if "rope_theta" in rope:
-            return _number(rope, "rope_theta", 10000.0, float)
-    return _number(config, "rope_theta", 10000.0, float)
+            return float(_number(rope, "rope_theta", 10000.0, float))
+    return float(_number(config, "rope_theta", 10000.0, float))
 
 
 def _refuse(config: Mapping[str, Any], name: str, supported: object) -> None:

@@ -1,7 +1,7 @@
-"""The header of a safetensors file: where each tensor lies. Values are read elsewhere, by offset.
+"""The safetensors format: an 8-byte length, a JSON header and the bytes of the tensors.
 
-The `safetensors` package needs torch or ml_dtypes for bfloat16 and copies what it loads; the format itself is
-an 8-byte length, a JSON object and the bytes.
+Read and written here because the `safetensors` package needs torch or ml_dtypes for bfloat16, copies what it
+loads and saves, and aligns to 8 bytes where weights that are used in place want a cache line.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from duologue.errors import ModelLoadError, UnsupportedModelError
+
+ALIGNMENT_BYTES = 64
+Tensor = tuple[str, tuple[int, ...], npt.NDArray[Any]]
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100 << 20  # the format's own bound
@@ -48,24 +51,37 @@ class SafetensorsHeader:
 def read_header(path: Path) -> SafetensorsHeader:
     """Parses and checks the header against the file's size.
 
-    Raises ModelLoadError, without naming the file, when the two contradict each other; OSError when it cannot be
-    read.
+    Raises ModelLoadError, without naming the file, when the two contradict each other; OSError when it
+    cannot be read.
     """
     size_bytes = path.stat().st_size
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        start = _LENGTH_BYTES + length
-        if size_bytes < _LENGTH_BYTES or length > _MAX_HEADER_BYTES or start > size_bytes:
-            raise ModelLoadError("its header is longer than the file (truncated, or not a safetensors file)")
-        raw = file.read(length)
+        length = file.read(_LENGTH_BYTES)
+        return parse_header(length + file.read(header_bytes(length, size_bytes)), size_bytes)
+
+
+def header_bytes(start: bytes, size_bytes: int) -> int:
+    """Length of the JSON part, from a file's first 8 bytes. Raises ModelLoadError as `read_header`."""
+    length = int.from_bytes(start[:_LENGTH_BYTES], "little")
+    if length > _MAX_HEADER_BYTES or _LENGTH_BYTES + length > size_bytes:
+        raise ModelLoadError("its header is longer than the file (truncated, or not a safetensors file)")
+    return length
+
+
+def parse_header(start: bytes | memoryview, size_bytes: int) -> SafetensorsHeader:
+    """The header of a file of `size_bytes` whose first bytes, all of the header at least, are `start`.
+
+    Raises ModelLoadError as `read_header`.
+    """
+    data_begin = _LENGTH_BYTES + header_bytes(bytes(start[:_LENGTH_BYTES]), size_bytes)
     try:
-        described = json.loads(raw)
-        metadata = described.pop("__metadata__", {})
-        tensors = {name: _entry(name, entry, start) for name, entry in described.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        described = json.loads(bytes(start[_LENGTH_BYTES:data_begin]))
+        metadata = {str(key): str(value) for key, value in described.pop("__metadata__", {}).items()}
+        tensors = {name: _entry(name, entry, data_begin) for name, entry in described.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelLoadError(f"its header is damaged or not that of a safetensors file ({error})") from error
-    end = start
-    for name, entry in sorted(tensors.items(), key=lambda item: item[1].begin):
+    end = data_begin
+    for name, entry in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
         if entry.begin != end:
             raise ModelLoadError(f"its header is damaged (tensor {name} leaves a gap or overlaps)")
         end = entry.end
@@ -84,6 +100,29 @@ def _entry(name: str, described: Any, start: int) -> TensorEntry:
     return TensorEntry(dtype, shape, start + begin, start + end)
 
 
+def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Writes tensors given as (dtype by its safetensors name, shape, data).
+
+    The header is padded with spaces, which the format allows, so that the data begin at a multiple of 64
+    bytes; tensors of a multiple of 64 bytes are then all aligned.
+    """
+    described: dict[str, Any] = {"__metadata__": dict(metadata)}
+    offset = 0
+    for name, (dtype, shape, data) in tensors.items():
+        described[name] = {
+            "dtype": dtype,
+            "shape": list(shape),
+            "data_offsets": [offset, offset + data.nbytes],
+        }
+        offset += data.nbytes
+    header = json.dumps(described, separators=(",", ":")).encode()
+    header += b" " * (-(_LENGTH_BYTES + len(header)) % ALIGNMENT_BYTES)
+    file.write(len(header).to_bytes(_LENGTH_BYTES, "little"))
+    file.write(header)
+    for _, _, data in tensors.values():
+        file.write(np.ascontiguousarray(data).data)
+
+
 def read_floats(path: Path, name: str, entry: TensorEntry) -> npt.NDArray[np.float32]:
     """A tensor's values as float32. Raises UnsupportedModelError unless the dtype is F32, F16 or BF16."""
     count = math.prod(entry.shape)
@@ -92,6 +131,7 @@ def read_floats(path: Path, name: str, entry: TensorEntry) -> npt.NDArray[np.flo
     if entry.dtype == "F16":
         return np.fromfile(path, "<f2", count, offset=entry.begin).astype(np.float32).reshape(entry.shape)
     if entry.dtype == "BF16":
-        high = np.fromfile(path, "<u2", count, offset=entry.begin).astype(np.uint32)
-        return (high << np.uint32(16)).view(np.float32).reshape(entry.shape)
+        bits = np.fromfile(path, "<u2", count, offset=entry.begin).astype(np.uint32)
+        bits <<= np.uint32(16)
+        return bits.view(np.float32).reshape(entry.shape)
     raise UnsupportedModelError(f"tensor {name} is stored as {entry.dtype}; supported are F32, F16 and BF16")

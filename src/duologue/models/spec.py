@@ -49,7 +49,8 @@ class LayerSpec:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of int8 keys, values and their fp32 scales that one position adds; 0 without KV of its own."""
+        """Bytes of int8 keys, values and their fp32 scales that one position adds; 0 without KV of its
+        own."""
         return self.kv_heads * (2 * self.head_dim + 2 * 4) if self.kv_owner is None else 0
 
 

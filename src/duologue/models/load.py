@@ -1,0 +1,166 @@
+"""From what a user typed to a packed model: out of the packed cache, or read, calibrated, quantised and
+cached."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from duologue.errors import ModelLoadError
+from duologue.models.checkpoint import Checkpoint
+from duologue.models.packed_file import read_packed, write_packed
+from duologue.models.packed_model import PackedModel
+from duologue.models.source import Source, resolve
+from duologue.models.store import cache_folder, locked, remove_leftovers
+
+__all__ = ["PackedModel", "Prepared", "calibration_digest", "load_model", "packed_path"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the dialogue layer makes of a checkpoint: the packed tokenizer, and the calibration text in its
+    ids."""
+
+    tokenizer: bytes
+    calibration_ids: npt.NDArray[np.int32]
+
+
+Prepare = Callable[[Checkpoint], Prepared]
+
+
+def load_model(model: str | Path, prepare: Prepare, *, progress: bool = False) -> PackedModel:
+    """A model by alias, GGUF path or Hugging Face folder.
+
+    The first time it is read, calibrated, quantised and packed; `prepare` is called only then. Later starts
+    read the packed cache. Two processes that start at once pack it once. A cache that cannot be written is a
+    warning. Raises ModelLoadError or UnsupportedModelError, one sentence that says what is wrong and what to
+    do.
+    """
+    source = resolve(model, progress=progress)
+    key = _packed_key(source)
+    path = packed_path(key)
+    packed = _cached(path, key)
+    if packed is None:
+        with _packing_lock(path, source):
+            packed = _cached(path, key)
+            if packed is None:
+                remove_leftovers(path)
+                packed = _pack_and_cache(source, prepare, path, key, progress)
+    return replace(packed, name=source.name)  # the same weights may be reached under several names
+
+
+def calibration_digest() -> str:
+    """Hex SHA-256 of the calibration text that ships with the package."""
+    return hashlib.sha256((files("duologue.models") / "data" / "calibration.txt").read_bytes()).hexdigest()
+
+
+def packed_path(key: str) -> Path:
+    """Where the packed model of a key is cached."""
+    return cache_folder() / "packed" / f"{key}.safetensors"
+
+
+def _packed_key(source: Source) -> str:
+    from duologue.models.pack import PACKED_LAYOUT_VERSION, QUANTISER_VERSION
+
+    try:  # until calibrate.py is there
+        from duologue.models.calibrate import CALIBRATION_VERSION
+
+        text = calibration_digest()
+    except (ImportError, FileNotFoundError):
+        CALIBRATION_VERSION, text = 0, ""
+    parts = (
+        source.digest(),
+        text,
+        f"calibration {CALIBRATION_VERSION}",
+        f"quantiser {QUANTISER_VERSION}",
+        f"layout {PACKED_LAYOUT_VERSION}",
+    )
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _cached(path: Path, key: str) -> PackedModel | None:
+    if not path.exists():
+        return None
+    try:
+        return read_packed(path, key)
+    except ModelLoadError as error:
+        _log.warning("%s; the model is packed anew", error)
+        return None
+
+
+def _pack_and_cache(source: Source, prepare: Prepare, path: Path, key: str, progress: bool) -> PackedModel:
+    with _status(f"Preparing {source.name} (once)", progress):
+        model = _pack(source, prepare)
+        try:
+            write_packed(path, model, key)
+        except OSError as error:
+            _log.warning(
+                "the packed model is not cached (%s), so every start takes as long as this: make room in, "
+                "or allow writing to, %s",
+                error.strerror,
+                path.parent,
+            )
+            return model
+    return _cached(path, key) or model
+
+
+def _pack(source: Source, prepare: Prepare) -> PackedModel:
+    # Imported here because a start from the packed cache needs none of it.
+    from duologue.models.pack import pack_model
+
+    try:
+        from duologue.models.calibrate import calibrate
+    except ImportError:
+        calibrate = lambda spec, weights, ids: weights  # noqa: E731
+    checkpoint = source.read()
+    prepared = prepare(checkpoint)
+    weights = calibrate(checkpoint.spec, checkpoint.weights, prepared.calibration_ids)
+    return PackedModel(
+        name=source.name,
+        spec=checkpoint.spec,
+        arrays=pack_model(checkpoint.spec, weights),
+        tokenizer=prepared.tokenizer,
+        chat_template=checkpoint.chat_template,
+    )
+
+
+@contextmanager
+def _packing_lock(path: Path, source: Source) -> Iterator[None]:
+    """One process packs, the others wait for its file. Where no lock can be made, each packs for itself."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = locked(
+            path.with_suffix(".lock"), waiting=lambda: _log.info("another process prepares %s", source.name)
+        )
+        lock.__enter__()
+    except OSError as error:
+        _log.debug("no lock at %s: %s", path, error)
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
+
+
+@contextmanager
+def _status(text: str, progress: bool) -> Iterator[None]:
+    import sys
+
+    if not (progress and sys.stderr.isatty()):
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield

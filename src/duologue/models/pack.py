@@ -1,0 +1,99 @@
+"""Float weights to the int8 arrays that the executor reads, under flat names that a file can hold.
+
+A linear map `x` becomes `x.codes`, `x.compensation`, `x.scale` and, if it has one, `x.bias`; q, k and v of a
+layer are one map, and so are gate and up. Norms and RoPE tables stay float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from duologue.errors import UnsupportedModelError
+from duologue.kernels.gemm import PackedWeight, pack_weight
+from duologue.kernels.rows import quantize_rows
+from duologue.models.checkpoint import Weights
+from duologue.models.rope import rope_kinds, rope_tables
+from duologue.models.spec import LayerSpec, ModelSpec
+
+QUANTISER_VERSION = 1
+"""Raised when the same float weights would give other codes or scales."""
+
+PACKED_LAYOUT_VERSION = 1
+"""Raised when the packed arrays, their names or their order of bytes change."""
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def pack_model(spec: ModelSpec, weights: Weights) -> Arrays:
+    """Quantises and packs every weight. A `head` among the weights of a tied model is packed on its own.
+
+    Raises UnsupportedModelError naming the weight when a map is too deep for exact int32 sums.
+    """
+    arrays: Arrays = {"final_norm": weights["final_norm"]}
+    _put(arrays, "embedding", [weights["embedding"]])
+    if "head" in weights:
+        _put(arrays, "head", [weights["head"]])
+    # An even number of positions keeps every array a multiple of 64 bytes.
+    positions = spec.context_tokens + spec.context_tokens % 2
+    for n, (base, head_dim) in enumerate(rope_kinds(spec)):
+        arrays[f"rope.{n}.cos"], arrays[f"rope.{n}.sin"] = rope_tables(base, head_dim, positions)
+    for i, layer in enumerate(spec.layers):
+        own = f"layers.{i}."
+        arrays[own + "attention_norm"] = weights[own + "attention_norm"]
+        arrays[own + "mlp_norm"] = weights[own + "mlp_norm"]
+        qkv = ("q", "k", "v") if layer.kv_owner is None else ("q",)
+        _put(arrays, own + "qkv", [weights[own + name] for name in qkv])
+        _put(arrays, own + "output", [weights[own + "output"]])
+        _put(arrays, own + "gate_up", [weights[own + "gate"], weights[own + "up"]], gated=True)
+        _put(arrays, own + "down", [weights[own + "down"]])
+    return arrays
+
+
+def _put(arrays: Arrays, name: str, parts: list[npt.NDArray[np.float32]], *, gated: bool = False) -> None:
+    quantized = [quantize_rows(part, name=name) for part in parts]
+    codes = np.concatenate([codes for codes, _ in quantized])
+    scale = np.concatenate([scale for _, scale in quantized])
+    try:
+        packed = pack_weight(codes, scale, gated=gated)
+    except ValueError as error:
+        raise UnsupportedModelError(f"weight {name} {list(codes.shape)} cannot be packed: {error}") from error
+    arrays[f"{name}.codes"] = packed.codes
+    arrays[f"{name}.compensation"] = packed.compensation
+    arrays[f"{name}.scale"] = packed.scale
+    if packed.bias is not None:
+        arrays[f"{name}.bias"] = packed.bias
+
+
+def packed_weight(
+    arrays: Mapping[str, npt.NDArray[Any]], name: str, n: int, k: int, *, gated: bool = False
+) -> PackedWeight:
+    """The packed map [n, k] called `name`, its arrays not copied. Raises KeyError when there is none."""
+    return PackedWeight(
+        codes=arrays[f"{name}.codes"],
+        compensation=arrays[f"{name}.compensation"],
+        scale=arrays[f"{name}.scale"],
+        bias=arrays.get(f"{name}.bias"),
+        n=n,
+        k=k,
+        gated=gated,
+    )
+
+
+def layer_weights(
+    arrays: Mapping[str, npt.NDArray[Any]], spec: ModelSpec, index: int
+) -> dict[str, PackedWeight]:
+    """The packed maps of one layer, by the executor's names: qkv, output, gate_up, down."""
+    layer: LayerSpec = spec.layers[index]
+    query = layer.heads * layer.head_dim
+    kv = 2 * layer.kv_heads * layer.head_dim if layer.kv_owner is None else 0
+    own = f"layers.{index}."
+    return {
+        "qkv": packed_weight(arrays, own + "qkv", query + kv, spec.hidden_size),
+        "output": packed_weight(arrays, own + "output", spec.hidden_size, query),
+        "gate_up": packed_weight(arrays, own + "gate_up", 2 * layer.mlp_size, spec.hidden_size, gated=True),
+        "down": packed_weight(arrays, own + "down", spec.hidden_size, layer.mlp_size),
+    }

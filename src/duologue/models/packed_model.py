@@ -1,0 +1,70 @@
+"""A model ready to run: packed arrays, its tokenizer and template, and the description the executor takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from duologue.kernels import _native
+from duologue.models.pack import layer_weights, packed_weight
+from duologue.models.rope import rope_kinds
+from duologue.models.spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class PackedModel:
+    """`arrays` as `pack.pack_model` names them; `tokenizer` in the dialogue layer's packed form."""
+
+    name: str
+    spec: ModelSpec
+    arrays: Mapping[str, npt.NDArray[Any]] = field(repr=False)
+    tokenizer: bytes = field(repr=False)
+    chat_template: str | None = field(default=None, repr=False)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that the packed arrays take."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def native(self) -> _native.Model:
+        """The executor's model, pointing into `arrays`, which it keeps alive.
+
+        Raises KeyError or ValueError when the arrays are not those of the spec.
+        """
+        spec, arrays = self.spec, self.arrays
+        vocab, hidden = spec.vocab_size, spec.hidden_size
+        model = _native.Model(
+            vocab=vocab,
+            hidden=hidden,
+            norm_eps=spec.norm_eps,
+            embedding=packed_weight(arrays, "embedding", vocab, hidden),
+            head=packed_weight(arrays, "head" if "head.codes" in arrays else "embedding", vocab, hidden),
+            final_norm=arrays["final_norm"],
+        )
+        kinds = rope_kinds(spec)
+        for i, layer in enumerate(spec.layers):
+            rope = kinds.index((layer.rope_base, layer.head_dim))
+            packed = layer_weights(arrays, spec, i)
+            model.add_layer(
+                layer.heads,
+                layer.kv_heads,
+                layer.head_dim,
+                layer.window,
+                i if layer.kv_owner is None else layer.kv_owner,
+                spec.norm_eps,
+                1.0 / math.sqrt(layer.head_dim),
+                arrays[f"rope.{rope}.cos"],
+                arrays[f"rope.{rope}.sin"],
+                arrays[f"layers.{i}.attention_norm"],
+                arrays[f"layers.{i}.mlp_norm"],
+                packed["qkv"],
+                packed["output"],
+                packed["gate_up"],
+                packed["down"],
+            )
+        model.finish()
+        return model
