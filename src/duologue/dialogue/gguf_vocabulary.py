@@ -17,7 +17,7 @@ from duologue.dialogue.pretokenizers import PreTokenizer, pre_tokenizer
 from duologue.dialogue.vocabulary import END_OF_TURN_TEXTS, SpecialToken, Vocabulary
 from duologue.errors import ModelLoadError, UnsupportedModelError
 
-_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # GGUF token types; the others are plain text
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # GGUF token types; the others are plain text
 _ALWAYS_PLAIN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # shown to the user by llama.cpp
 
 
@@ -38,7 +38,7 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
         twice = next(t for i, t in enumerate(tokens) if t in tokens[:i])
         raise ModelLoadError(f"tokenizer.ggml.tokens holds {twice!r} more than once; the file is damaged")
     types = _token_types(metadata, tokens)
-    specials = _special_tokens(metadata, tokens, types)
+    specials = _special_tokens(tokens, types)
     control = {t.text for t in specials if t.control}
     if kind == "gpt2":
         pre = pre_tokenizer(str(metadata.get("tokenizer.ggml.pre") or "default"))
@@ -94,18 +94,14 @@ def _token_types(metadata: Mapping[str, Any], tokens: Sequence[str]) -> list[int
     return [int(t) for t in types]
 
 
-def _special_tokens(
-    metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int]
-) -> tuple[SpecialToken, ...]:
+def _special_tokens(tokens: Sequence[str], types: Sequence[int]) -> tuple[SpecialToken, ...]:
     # Converters have left end-of-turn tokens marked as plain text; llama.cpp corrects that by their spelling.
-    phi3 = any(name in str(metadata.get("general.name", "")).lower() for name in ("phi-3", "phi3"))
     found = []
     for i, (text, kind) in enumerate(zip(tokens, types, strict=True)):
         control = kind in (_UNKNOWN, _CONTROL) or text in END_OF_TURN_TEXTS
         if control or kind == _USER_DEFINED:
             control = control and text not in _ALWAYS_PLAIN
-            rstrip = phi3 and text not in ("<unk>", "<s>", "<|endoftext|>")
-            found.append(SpecialToken(i, text, control=control, rstrip=rstrip))
+            found.append(SpecialToken(i, text, control=control))
     return tuple(found)
 
 

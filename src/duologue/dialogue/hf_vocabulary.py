@@ -46,6 +46,8 @@ def _vocabulary(folder: Path, description: dict[str, Any]) -> Vocabulary:
     specials = tuple(_special_token(folder, entry) for entry in description.get("added_tokens") or ())
     control = {t.text for t in specials if t.control}
     ids = model["vocab"] | {t.text: t.id for t in specials}
+    if not ids:
+        raise ModelLoadError(f"{folder / 'tokenizer.json'} has an empty vocabulary")
     config = read_json(folder / "tokenizer_config.json") or {}
     bos_id = _id_of_text(config.get("bos_token"), ids)
     eos_id = _id_of_text(config.get("eos_token"), ids)

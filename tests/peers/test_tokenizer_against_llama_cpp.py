@@ -1,0 +1,191 @@
+"""The tokenizer against llama.cpp itself: every code point, random text, and every pre-tokenizer."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from duologue.dialogue.pretokenizers import SUPPORTED_PRE_TOKENIZERS
+from duologue.dialogue.tokenizer import Tokenizer
+from duologue.models.fetch import fetch
+from duologue.models.gguf_file import read_gguf_file
+from duologue.models.registry import MODELS
+
+pytestmark = pytest.mark.peers
+
+ROOT = Path(__file__).resolve().parents[2]
+CORPUS: list[str] = json.loads((ROOT / "tests/dialogue/data/corpus.json").read_text(encoding="utf-8"))
+LIKELY = (
+    "'s", "'RE", "'Ll", "ſ", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<file_sep>", "<|im_", "|>", "</s>",
+    "<s>", "\r\n", "\n\n", "\t", "    ", "\u00a0", "\u3000", "\u0085", "\x00", "0", "12", "٣", "½", "Ⅷ", " the",
+    "ing", "é", "e\u0301", "日本", "한", "ع", "😀", "\u200d", "\ufe0f", "\U00016d40", "\u1c89", "$", "^", "`", "_",
+)  # fmt: skip
+RANDOM_TEXT = st.lists(st.sampled_from(LIKELY) | st.text(max_size=4), max_size=10).map("".join)
+EXAMPLES = 600
+
+
+def _load_golden_script() -> Any:
+    path = ROOT / "scripts" / "peers" / "make_tokenizer_golden.py"
+    spec = importlib.util.spec_from_file_location("make_tokenizer_golden", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tokenize_with_llama_cpp: Callable[..., dict[str, Any]] = _load_golden_script().tokenize_with_llama_cpp
+
+
+def random_texts(count: int) -> list[str]:
+    """Texts that hypothesis makes up, gathered so that llama.cpp is started once for all of them."""
+    texts: list[str] = []
+
+    @settings(
+        max_examples=count, database=None, deadline=None, phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(RANDOM_TEXT)
+    def gather(text: str) -> None:
+        texts.append(text)
+
+    gather()
+    return texts
+
+
+def all_code_points() -> list[str]:
+    """Every Unicode scalar value between letters, digits and spaces, where its class decides the split."""
+    points = (chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
+    return [f"a{c}b 1{c}{c} {c}" for c in points]
+
+
+def assert_same(tokenizer: Tokenizer, model: Path, texts: Sequence[str]) -> None:
+    reply = tokenize_with_llama_cpp(model, texts, pieces=True)
+    for text, plain, special in zip(texts, reply["plain"], reply["special"], strict=True):
+        assert tokenizer.encode(text) == plain, ascii(text)
+        assert tokenizer.encode(text, parse_special=True) == special, ascii(text)
+    assert [tokenizer.token_bytes(i).hex() for i in range(tokenizer.vocab_size)] == reply["pieces"]
+
+
+@pytest.fixture(scope="module")
+def smollm2_path() -> Path:
+    chosen = os.environ.get("DUOLOGUE_TEST_GGUF")
+    return Path(chosen) if chosen else fetch(MODELS["smollm2-135m"])
+
+
+@pytest.fixture(scope="module")
+def smollm2_metadata(smollm2_path: Path) -> Mapping[str, Any]:
+    return read_gguf_file(smollm2_path).metadata
+
+
+def test_golden_data_is_what_llama_cpp_gives(smollm2_path: Path) -> None:
+    golden = json.loads((ROOT / "tests/dialogue/data/golden_smollm2.json").read_text(encoding="utf-8"))
+    reply = tokenize_with_llama_cpp(smollm2_path, CORPUS)
+    assert [list(row) for row in zip(reply["plain"], reply["special"], strict=True)] == golden
+
+
+def test_smollm2_on_random_text(smollm2_path: Path, smollm2_metadata: Mapping[str, Any]) -> None:
+    texts = random_texts(EXAMPLES)
+    assert len(texts) >= 500
+    assert_same(Tokenizer.from_gguf_metadata(smollm2_metadata), smollm2_path, texts)
+
+
+@pytest.mark.timeout(900)
+def test_smollm2_on_every_code_point(smollm2_path: Path, smollm2_metadata: Mapping[str, Any]) -> None:
+    assert_same(Tokenizer.from_gguf_metadata(smollm2_metadata), smollm2_path, all_code_points())
+
+
+def write_vocabulary(path: Path, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A GGUF file with a vocabulary and nothing else; returns what a reader finds in it."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(1)
+    writer.add_context_length(64)
+    writer.add_embedding_length(8)
+    writer.add_feed_forward_length(8)
+    writer.add_head_count(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    for key, value in metadata.items():
+        if isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
+        else:
+            writer.add_array(key, list(value))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return read_gguf_file(path).metadata
+
+
+@pytest.mark.parametrize("pre", SUPPORTED_PRE_TOKENIZERS)
+def test_every_pre_tokenizer(pre: str, smollm2_metadata: Mapping[str, Any], tmp_path: Path) -> None:
+    """SmolLM2's vocabulary under each pre-tokenizer's name: the split differs, the merges serve as well."""
+    kept = {k: v for k, v in smollm2_metadata.items() if k.startswith("tokenizer.ggml.")}
+    path = tmp_path / "vocabulary.gguf"
+    metadata = write_vocabulary(path, {**kept, "tokenizer.ggml.pre": pre})
+    texts = [*CORPUS, *random_texts(EXAMPLES), *all_code_points()[::251]]
+    assert_same(Tokenizer.from_gguf_metadata(metadata), path, texts)
+
+
+def test_sentencepiece(tmp_path: Path) -> None:
+    """A SentencePiece vocabulary with several ways to build a token and with runs of spaces."""
+    parts = (
+        "t",
+        "h",
+        "e",
+        "i",
+        "n",
+        "g",
+        "a",
+        "s",
+        "th",
+        "he",
+        "the",
+        "in",
+        "ng",
+        "ing",
+        "thing",
+        "an",
+        "and",
+        "d",
+    )
+    words = dict.fromkeys(
+        (*parts, *(f"▁{p}" for p in parts), "▁", "▁▁", "▁▁▁", "▁▁▁▁", "é", "日", "</", "s>", "<")
+    )
+    bytes_ = [f"<0x{b:02X}>" for b in range(256)]
+    tokens = ["<unk>", "<s>", "</s>", *bytes_, *words]
+    path = tmp_path / "vocabulary.gguf"
+    metadata = write_vocabulary(
+        path,
+        {
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, *[1] * len(words)],
+            "tokenizer.ggml.scores": [0.0] * 259 + [-float(i * 7919 % 61) for i in range(len(words))],
+            "tokenizer.ggml.bos_token_id": 1,
+            "tokenizer.ggml.eos_token_id": 2,
+        },
+    )
+    phrases = st.lists(
+        st.sampled_from((*parts, " ", "  ", "    ", "</s>", "é", "日", "\n", "x")), max_size=12
+    )
+    texts: list[str] = []
+
+    @settings(max_examples=EXAMPLES, database=None, deadline=None, phases=(Phase.generate,))
+    @given(phrases.map("".join))
+    def gather(text: str) -> None:
+        texts.append(text)
+
+    gather()
+    assert_same(Tokenizer.from_gguf_metadata(metadata), path, [*CORPUS, *texts])
