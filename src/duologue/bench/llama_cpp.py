@@ -1,9 +1,9 @@
 """Speed of llama.cpp on the workloads that our own engine is measured on.
 
-The peer is run through its own tools, `llama-bench` and `llama-batched-bench`, never through a binding, so that
-nothing of ours stands between it and its numbers. Every call measures one workload, so that a caller can alternate
-between the peer and our engine: on a shared machine the clock drifts by tens of percent within minutes, and only
-neighbouring readings compare.
+The peer is run through its own tools, `llama-bench` and `llama-batched-bench`, never through a binding, so
+that nothing of ours stands between it and its numbers. Every call measures one workload, so that a caller can
+alternate between the peer and our engine: on a shared machine the clock drifts by tens of percent within
+minutes, and only neighbouring readings compare.
 
 What is timed is what the tools time: the model step alone, without sampling, tokenizing or detokenizing.
 """
@@ -70,6 +70,9 @@ class Settings:
             raise ValueError("threads and ubatch_tokens start at 1")
 
 
+DEFAULT_SETTINGS = Settings()
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Speeds of one workload; for several streams, of all of them together.
@@ -108,7 +111,7 @@ class LlamaCpp:
     peers_dir: Path
 
     def __post_init__(self) -> None:
-        for tool in ("llama-bench", "llama-batched-bench"):
+        for tool in ("llama-bench", "llama-batched-bench", "llama-quantize"):
             if not os.access(self.tool(tool), os.X_OK):
                 raise PeerError(
                     f"llama.cpp's {tool} is not at {self.tool(tool)}. "
@@ -124,7 +127,7 @@ class LlamaCpp:
         workload: Workload,
         *,
         repetitions: int = 3,
-        settings: Settings = Settings(),
+        settings: Settings = DEFAULT_SETTINGS,
         timeout_s: float = 600.0,
     ) -> Reading:
         """Run one workload `repetitions` times in one process, after the tool's own warm-up.
@@ -149,6 +152,25 @@ class LlamaCpp:
             )
         return Reading(workload, model, settings, samples)
 
+    def requantize(self, source: Path, target: Path, kind: Literal["Q8_0", "Q4_0"]) -> Path:
+        """Write `source`'s weights to `target` at another precision, unless it is there; returns `target`.
+
+        `source` may itself be quantised: a comparison needs the same weights, not the best ones.
+
+        Raises:
+            PeerError: the tool fails; `target` is then not written.
+        """
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+            try:
+                command = [str(self.tool("llama-quantize")), "--allow-requantize"]
+                _run([*command, str(source), str(partial), kind, "2"], timeout_s=600.0)
+                partial.replace(target)
+            finally:
+                partial.unlink(missing_ok=True)
+        return target
+
     def _bench_command(
         self, model: Path, workload: Workload, repetitions: int, settings: Settings
     ) -> list[str]:
@@ -158,22 +180,22 @@ class LlamaCpp:
             *("--n-prompt", str(workload.prefill_tokens), "--n-gen", str(workload.decode_tokens)),
             *("--n-depth", str(workload.depth_tokens), "--repetitions", str(repetitions)),
             *("--flash-attn", settings.flash_attention, "--ubatch-size", str(settings.ubatch_tokens)),
-            *("--output", "json", "--n-gpu-layers", "0"),
+            *("--output", "json"),
         ]
 
     def _batched_command(
         self, model: Path, workload: Workload, repetitions: int, settings: Settings
     ) -> list[str]:
         context_tokens = workload.streams * (workload.depth_tokens + workload.decode_tokens)
-        # -pps prefills one prompt and copies its KV to every stream. The copies are real (KV is not unified here),
-        # so decoding reads as much memory as with distinct prompts, and a run takes seconds, not a minute.
+        # -pps prefills one prompt and copies its KV to every stream. The copies are real (KV is not unified
+        # here), so decoding reads as much memory as with distinct prompts, and a run takes seconds.
         return [
             str(self.tool("llama-batched-bench")),
             *("--model", str(model), "--threads", str(settings.threads)),
             *("-npp", str(workload.depth_tokens), "-ntg", str(workload.decode_tokens), "-pps"),
             *("-npl", ",".join([str(workload.streams)] * repetitions), "--ctx-size", str(context_tokens)),
             *("--flash-attn", settings.flash_attention, "--ubatch-size", str(settings.ubatch_tokens)),
-            *("--output-format", "jsonl", "--n-gpu-layers", "0"),
+            *("--output-format", "jsonl"),
         ]
 
 
@@ -203,7 +225,7 @@ def _parse_bench(output: str, workload: Workload) -> tuple[float, ...]:
 
 
 def _parse_batched(output: str, workload: Workload) -> tuple[float, ...]:
-    """Tokens per second of all streams together, from the JSON lines among `llama-batched-bench`'s log lines."""
+    """Tokens per second of all streams together, from the JSON lines among the tool's log."""
     try:
         entries: list[dict[str, Any]] = [
             json.loads(line) for line in output.splitlines() if line.startswith("{")
