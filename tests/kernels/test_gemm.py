@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -58,17 +60,17 @@ def test_epilogues_equal_reference(isa: str, shape: tuple[int, int, int], with_b
     plain, gated = pack_weight(w, w_scale, b), pack_weight(w, w_scale, b, gated=True)
     expected = reference.gemm_int8(a, a_scale, w, w_scale, b)
     np.testing.assert_array_equal(gemm.gemm_int8(a, a_scale, plain, isa=isa), expected)
-    residual = np.random.default_rng(1).standard_normal((m, 2 * n)).astype(np.float32)
-    expected = reference.gemm_int8_add(residual, a, a_scale, w, w_scale, b)
-    np.testing.assert_array_equal(gemm.gemm_int8(a, a_scale, plain, Epilogue.ADD, out=residual, isa=isa), expected)
+    out = np.random.default_rng(1).standard_normal((m, 2 * n)).astype(np.float32)
+    expected = reference.gemm_int8_add(out, a, a_scale, w, w_scale, b)
+    np.testing.assert_array_equal(gemm.gemm_int8(a, a_scale, plain, Epilogue.ADD, out=out, isa=isa), expected)
     expected = reference.gemm_int8_gated_silu(a, a_scale, w, w_scale, b)
     np.testing.assert_array_equal(gemm.gemm_int8(a, a_scale, gated, Epilogue.GATED_SILU, isa=isa), expected)
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 192, 576), (3, 96, 1540), (5, 320, 1024), (130, 130, 1536), (300, 65, 576)])
-def test_several_blocks_of_rows_and_depth(isa: str, m: int, n: int, k: int) -> None:
-    a, a_scale, w, w_scale, bias = make_case(m, n, k)
+@pytest.mark.parametrize("shape", [(1, 192, 576), (3, 96, 1540), (9, 320, 1024), (130, 130, 1536), (300, 65, 96)])
+def test_several_blocks_of_rows_and_depth(isa: str, shape: tuple[int, int, int]) -> None:
+    a, a_scale, w, w_scale, bias = make_case(*shape)
     got = gemm.gemm_int8(a, a_scale, pack_weight(w, w_scale, bias), isa=isa)
     np.testing.assert_array_equal(got, reference.gemm_int8(a, a_scale, w, w_scale, bias))
 
@@ -78,23 +80,25 @@ def test_several_blocks_of_rows_and_depth(isa: str, m: int, n: int, k: int) -> N
 @given(data=st.data())
 @settings(deadline=None, max_examples=40)
 def test_any_cut_gives_the_same_bits(isa: str, gated: bool, data: st.DataObject) -> None:
-    m, n, k = data.draw(st.integers(1, 30)), 2 * data.draw(st.integers(1, 150)), data.draw(st.integers(1, 150))
-    a, a_scale, w, w_scale, bias = make_case(m, n, k)
+    m, half, k = data.draw(st.tuples(st.integers(1, 30), st.integers(1, 150), st.integers(1, 150)))
+    a, a_scale, w, w_scale, bias = make_case(m, 2 * half, k)
     packed = pack_weight(w, w_scale, bias, gated=gated)
     epilogue = Epilogue.GATED_SILU if gated else Epilogue.STORE
     whole = gemm.gemm_int8(a, a_scale, packed, epilogue, isa=isa)
     unit = 32 if gated else 16
+    units = packed.n_padded // unit
     row_cuts = sorted({0, m, *data.draw(st.lists(st.integers(0, m), max_size=4))})
-    column_cuts = sorted({0, packed.n_padded // unit, *data.draw(st.lists(st.integers(0, packed.n_padded // unit), max_size=4))})
+    column_cuts = sorted({0, units, *data.draw(st.lists(st.integers(0, units), max_size=4))})
     cut = np.full_like(whole, np.nan)
-    for rows in zip(row_cuts, row_cuts[1:], strict=False):
-        for begin, end in zip(column_cuts, column_cuts[1:], strict=False):
-            gemm.gemm_int8(a, a_scale, packed, epilogue, out=cut, rows=rows, columns=(begin * unit, end * unit), isa=isa)
+    for rows in pairwise(row_cuts):
+        for begin, end in pairwise(column_cuts):
+            columns = (begin * unit, end * unit)
+            gemm.gemm_int8(a, a_scale, packed, epilogue, out=cut, rows=rows, columns=columns, isa=isa)
     np.testing.assert_array_equal(cut, whole)
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("m", range(1, 12))
 def test_extreme_codes(isa: str, m: int) -> None:
     """Every pair at +-127: byte pair sums would saturate int16, and products of sums reach 254 * 254."""
     k = 1536
@@ -106,7 +110,7 @@ def test_extreme_codes(isa: str, m: int) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("m", [1, 5])
+@pytest.mark.parametrize("m", [1, 9])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_deepest_product_does_not_overflow(isa: str, m: int, sign: int) -> None:
     a = np.full((m, gemm.MAX_DEPTH), 127, dtype=np.int8)
@@ -195,7 +199,7 @@ def test_bad_arguments_are_named() -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@given(shape=st.tuples(st.integers(1, 30), st.integers(1, 90), st.integers(1, 120)), threads=st.integers(1, 3))
+@given(st.tuples(st.integers(1, 30), st.integers(1, 90), st.integers(1, 120)), st.integers(1, 3))
 @settings(deadline=None, max_examples=60)
 def test_fp32_equals_reference(isa: str, shape: tuple[int, int, int], threads: int) -> None:
     m, n, k = shape

@@ -1,6 +1,6 @@
-"""Matrix products: packed int8 weights times int8 activations, exact in int32, and the fp32 product of calibration.
+"""Matrix products: packed int8 weights times int8 activations, exact in int32; calibration's fp32 product.
 
-Weights are packed once, [N/64][K/4][64][4] bytes with N and K padded by zeros, for every instruction set and every M.
+Weights are packed once, [N/64][K/4][64][4] bytes with N and K padded by zeros, for all instruction sets and M.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import enum
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -69,17 +70,15 @@ class PackedWeight:
 def _as_codes(x: npt.ArrayLike, name: str) -> Codes:
     array = np.asarray(x)
     if array.dtype != np.int8 or array.ndim != 2:
-        raise ValueError(f"{name} must be a matrix of int8 codes, not {array.dtype} with {array.ndim} dimensions")
+        raise ValueError(f"{name} must be a matrix of int8 codes, not {array.ndim}-dimensional {array.dtype}")
     return array
 
 
-def _aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> npt.NDArray[np.generic]:
-    """An uninitialised array on a cache-line boundary: packed vectors never straddle two lines."""
-    count = int(np.prod(shape))
-    size = np.dtype(dtype).itemsize
-    raw = np.empty(count * size + 64, dtype=np.uint8)
+def _aligned_bytes(count: int) -> npt.NDArray[np.uint8]:
+    """Uninitialised bytes on a cache-line boundary: packed vectors never straddle two lines."""
+    raw = np.empty(count + 64, dtype=np.uint8)
     start = -raw.ctypes.data % 64
-    return raw[start : start + count * size].view(dtype).reshape(shape)
+    return raw[start : start + count]
 
 
 def pack_weight(
@@ -87,27 +86,36 @@ def pack_weight(
 ) -> PackedWeight:
     """Pack int8 codes [N, K] with one scale (and bias) per row.
 
-    With `gated`, the first half of the rows is a gate and the second its up projection; they are interleaved in runs
-    of 16 columns for `Epilogue.GATED_SILU`. Raises ValueError for K over `MAX_DEPTH`, a code of -128, an odd gated
-    pair, a scale that is not finite, or shapes that do not fit.
+    With `gated`, the first half of the rows is a gate and the second its up projection; they are interleaved
+    in runs of 16 columns for `Epilogue.GATED_SILU`. Raises ValueError for K over `MAX_DEPTH`, a code of -128,
+    an odd gated pair, a scale that is not finite, or shapes that do not fit.
     """
     codes = np.ascontiguousarray(_as_codes(codes, "codes"))
     scale = as_floats(scale, 1, "scale")
     if not np.isfinite(scale).all():
         raise ValueError("scale holds a NaN or an infinity")
     n, k = codes.shape
-    n_padded = -(-n // PACK_COLUMNS) * PACK_COLUMNS
-    packed_codes = _aligned((n_padded // PACK_COLUMNS, padded_depth(k) // PACK_DEPTH, PACK_COLUMNS, PACK_DEPTH), np.int8)
-    compensation = _aligned((n_padded,), np.int32)
-    packed_scale = _aligned((n_padded,), np.float32)
+    n_padded, k_padded = -(-n // PACK_COLUMNS) * PACK_COLUMNS, padded_depth(k)
+    shape = (n_padded // PACK_COLUMNS, k_padded // PACK_DEPTH, PACK_COLUMNS, PACK_DEPTH)
+    packed = PackedWeight(
+        codes=_aligned_bytes(n_padded * k_padded).view(np.int8).reshape(shape),
+        compensation=_aligned_bytes(4 * n_padded).view(np.int32),
+        scale=_aligned_bytes(4 * n_padded).view(np.float32),
+        bias=None if bias is None else _aligned_bytes(4 * n_padded).view(np.float32),
+        n=n,
+        k=k,
+        gated=gated,
+    )
     source_bias = as_floats([] if bias is None else bias, 1, "bias")
-    packed_bias = _aligned((0 if bias is None else n_padded,), np.float32)
-    _native.pack_weight(codes, scale, source_bias, gated, packed_codes, compensation, packed_scale, packed_bias)
-    return PackedWeight(packed_codes, compensation, packed_scale, None if bias is None else packed_bias, n, k, gated)
+    out_bias = np.empty(0, np.float32) if packed.bias is None else packed.bias
+    _native.pack_weight(
+        codes, scale, source_bias, gated, packed.codes, packed.compensation, packed.scale, out_bias
+    )
+    return packed
 
 
 def _padded_activations(a: npt.ArrayLike, k: int) -> Codes:
-    """Rows of codes as the kernels read them: contiguous, K rounded up to 4 with zeros. Copies only when it must."""
+    """Rows of codes as the kernels read them: contiguous, K rounded up to 4 with zeros; copied if need be."""
     codes = _as_codes(a, "a")
     if codes.shape[1] != k:
         raise ValueError(f"a has {codes.shape[1]} columns but the weight's K is {k}")
@@ -138,9 +146,9 @@ def gemm_int8(
 ) -> Floats:
     """a [M, K] int8 codes times packed weights -> fp32 [M, N] (N/2 for a gated pair), on the calling thread.
 
-    y = (acc * a_scale[m]) * w_scale[n] (+ bias[n]), acc exact. `out` is written in place and returned; it is required
-    for `Epilogue.ADD` and when only `rows` or packed `columns` (multiples of 16, 32 for a gated pair) are computed, and
-    the rest of it stays as it was. Raises ValueError when dtypes, shapes or ranges do not fit.
+    y = (acc * a_scale[m]) * w_scale[n] (+ bias[n]), acc exact. `out` is written in place and returned; it is
+    required for `Epilogue.ADD` and when only `rows` or packed `columns` (multiples of 16, of 32 for a gated pair)
+    are computed; the rest of it stays as it was. Raises ValueError when dtypes, shapes or ranges do not fit.
     """
     codes = _padded_activations(a, packed.k)
     m = codes.shape[0]
@@ -167,7 +175,7 @@ def gemm_int8_accumulators(
     columns: tuple[int, int] | None = None,
     isa: str = "",
 ) -> Ints:
-    """The exact int32 accumulators [M, N rounded up to 64] of a [M, K] times packed weights, in packed column order.
+    """Exact int32 accumulators of a [M, K] times packed weights -> [M, N rounded up to 64], in packed order.
 
     `out`, `rows` and `columns` as in `gemm_int8`.
     """
@@ -186,14 +194,14 @@ def gemm_int8_accumulators(
 
 def _row_parts(m: int, parts: int) -> Sequence[tuple[int, int]]:
     edges = [m * part // parts for part in range(parts + 1)]
-    return [(begin, end) for begin, end in zip(edges, edges[1:], strict=False) if begin < end]
+    return [(begin, end) for begin, end in pairwise(edges) if begin < end]
 
 
 def gemm_f32(a: npt.ArrayLike, w: npt.ArrayLike, *, threads: int = 1, isa: str = "") -> Floats:
     """a [M, K] times w [N, K] transposed -> fp32 [M, N], for calibration.
 
-    Every output is summed in ascending k, each product rounded before it is added, so that results depend neither on
-    blocking nor on `threads` nor on the instruction set.
+    Every output is summed in ascending k, each product rounded before it is added, so that results depend
+    neither on blocking nor on `threads` nor on the instruction set.
     """
     a, w = as_floats(a, 2, "a"), as_floats(w, 2, "w")
     if a.shape[1] != w.shape[1]:

@@ -15,7 +15,8 @@ Ints = npt.NDArray[np.int32]
 
 def gemm_int8_accumulators(a: Codes, w: Codes) -> Ints:
     """a [M, K] times w [N, K] transposed -> int32 [M, N]."""
-    return a.astype(np.int32) @ w.astype(np.int32).T
+    acc: Ints = a.astype(np.int32) @ w.astype(np.int32).T
+    return acc
 
 
 def gemm_int8(a: Codes, a_scale: Floats, w: Codes, w_scale: Floats, bias: Floats | None = None) -> Floats:
@@ -32,7 +33,9 @@ def gemm_int8_add(
     return residual + gemm_int8(a, a_scale, w, w_scale, bias)
 
 
-def gemm_int8_gated_silu(a: Codes, a_scale: Floats, w: Codes, w_scale: Floats, bias: Floats | None = None) -> Floats:
+def gemm_int8_gated_silu(
+    a: Codes, a_scale: Floats, w: Codes, w_scale: Floats, bias: Floats | None = None
+) -> Floats:
     """silu(gate) * up -> [M, N/2]; the first half of w's rows is the gate."""
     y = gemm_int8(a, a_scale, w, w_scale, bias)
     half = w.shape[0] // 2

@@ -2,15 +2,15 @@
 //
 // AVX2 has no exact byte dot product: maddubs needs one unsigned side, and taking the sign per pair costs as much as widening.
 // So both sides are widened to int16 once and reused: bytes (0, 2) and (1, 3) of every four become two vectors, "even" and "odd".
-// Rows over kDirectRows also use Winograd's identity (1968), exact in integers:
+// Over eight rows, the tiles also use Winograd's identity (1968), exact in integers:
 //     sum a0 b0 + a1 b1 = sum (a0 + b1)(a1 + b0) - sum a0 a1 - sum b0 b1
 // which halves the multiplications. One pmaddwd, two paddw and one paddd make 32 products, where plain pmaddwd needs two and two;
 // on Zen 3 only two of the four vector pipes multiply, and the tile runs at 56 operations per cycle where a loop of plain
-// pmaddwd + paddd on registers alone peaks at 51.
+// pmaddwd + paddd on registers alone peaks at 51. Fewer rows read each weight once and widen it on the fly: there the identity's
+// sum over the weights would cost what it saves.
 
-static constexpr int64_t kDirectRows = 4;       // up to here weights are widened on the fly and read once
 static constexpr int64_t kRowBlockBytes = 256 << 10;  // widened activations that stay in L2
-static constexpr int64_t kDepthSteps = 144;     // steps of four k whose widened weights (18 KiB) stay in L1
+static constexpr int64_t kDepthSteps = 144;           // steps of four k whose widened weights (18 KiB) stay in L1
 
 static inline __m256i even_codes(__m256i bytes) { return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8); }
 static inline __m256i odd_codes(__m256i bytes) { return _mm256_srai_epi16(bytes, 8); }
@@ -19,6 +19,11 @@ static inline int32_t sum_lanes(__m256i v) {
     four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
 }
+
+// Left to plain intrinsics, gcc reassociates the sums of neighbouring steps and spills accumulators, and folds the weights' loads
+// into every row's additions, so that loads limit the tile.
+static inline void add_to(__m256i& acc, __m256i product) { asm("vpaddd %1, %0, %0" : "+x"(acc) : "x"(product)); }
+static inline void keep_in_registers(__m256i& a, __m256i& b, __m256i& c, __m256i& d) { asm("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d)); }
 
 // int32 words of a widened row: two (even, odd) per four codes. The odd cache line keeps rows off each other's L1 sets.
 static inline int64_t widened_stride(int64_t k) { return round_up(k, 32) / 2 + 16; }
@@ -85,17 +90,22 @@ static inline void tile(const int32_t* a, int64_t a_stride, const __m256i* b, in
         acc[r][0] = _mm256_sub_epi32(left, b_products[0]);
         acc[r][1] = _mm256_sub_epi32(right, b_products[1]);
     }
-    for (int64_t s = 0; s < steps; ++s, a += 2, b += 4) {
-        __m256i e0 = b[0], o0 = b[1], e1 = b[2], o1 = b[3];
-        // Keeps the four in registers: as memory operands they would be loaded again for each row, and loads would limit the tile.
-        asm("" : "+x"(e0), "+x"(o0), "+x"(e1), "+x"(o1));
+    const auto step = [&](const int32_t* row, const __m256i* columns) __attribute__((always_inline)) {
+        __m256i e0 = columns[0], o0 = columns[1], e1 = columns[2], o1 = columns[3];
+        keep_in_registers(e0, o0, e1, o1);
         DUOLOGUE_UNROLL
         for (int r = 0; r < Rows; ++r) {
-            const __m256i even = _mm256_set1_epi32(a[r * a_stride]), odd = _mm256_set1_epi32(a[r * a_stride + 1]);
-            acc[r][0] = _mm256_add_epi32(acc[r][0], _mm256_madd_epi16(_mm256_add_epi16(even, o0), _mm256_add_epi16(odd, e0)));
-            acc[r][1] = _mm256_add_epi32(acc[r][1], _mm256_madd_epi16(_mm256_add_epi16(even, o1), _mm256_add_epi16(odd, e1)));
+            const __m256i even = _mm256_set1_epi32(row[r * a_stride]), odd = _mm256_set1_epi32(row[r * a_stride + 1]);
+            add_to(acc[r][0], _mm256_madd_epi16(_mm256_add_epi16(even, o0), _mm256_add_epi16(odd, e0)));
+            add_to(acc[r][1], _mm256_madd_epi16(_mm256_add_epi16(even, o1), _mm256_add_epi16(odd, e1)));
         }
+    };
+    int64_t s = 0;
+    for (; s + 2 <= steps; s += 2, a += 4, b += 8) {
+        step(a, b);
+        step(a + 2, b + 4);
     }
+    if (s < steps) step(a, b);
     DUOLOGUE_UNROLL
     for (int r = 0; r < Rows; ++r) {
         _mm256_store_si256(reinterpret_cast<__m256i*>(c + r * kPackColumns), acc[r][0]);
@@ -110,15 +120,30 @@ static inline void direct_tile(const int32_t* a, int64_t a_stride, const int8_t*
     DUOLOGUE_UNROLL
     for (int i = 0; i < Rows * Vectors; ++i) acc[i / Vectors][i % Vectors] = _mm256_setzero_si256();
     for (int64_t s = 0; s < steps; ++s, a += 2, b += kPackStepBytes) {
-        DUOLOGUE_UNROLL
-        for (int v = 0; v < Vectors; ++v) {
-            const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b) + v);
-            const __m256i even = even_codes(bytes), odd = odd_codes(bytes);
+        const auto bytes = [&](int v) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b) + v); };
+        if constexpr (Rows <= 2) {
+            // Every row's two broadcasts stay in registers, the weights pass by.
+            DUOLOGUE_UNROLL
+            for (int v = 0; v < Vectors; ++v) {
+                const __m256i even = even_codes(bytes(v)), odd = odd_codes(bytes(v));
+                DUOLOGUE_UNROLL
+                for (int r = 0; r < Rows; ++r) {
+                    add_to(acc[r][v], _mm256_madd_epi16(even, _mm256_set1_epi32(a[r * a_stride])));
+                    add_to(acc[r][v], _mm256_madd_epi16(odd, _mm256_set1_epi32(a[r * a_stride + 1])));
+                }
+            }
+        } else {
+            __m256i even[Vectors], odd[Vectors];
+            DUOLOGUE_UNROLL
+            for (int v = 0; v < Vectors; ++v) even[v] = even_codes(bytes(v)), odd[v] = odd_codes(bytes(v));
             DUOLOGUE_UNROLL
             for (int r = 0; r < Rows; ++r) {
-                const __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(even, _mm256_set1_epi32(a[r * a_stride])),
-                                                     _mm256_madd_epi16(odd, _mm256_set1_epi32(a[r * a_stride + 1])));
-                acc[r][v] = _mm256_add_epi32(acc[r][v], sum);
+                const __m256i row_even = _mm256_set1_epi32(a[r * a_stride]), row_odd = _mm256_set1_epi32(a[r * a_stride + 1]);
+                DUOLOGUE_UNROLL
+                for (int v = 0; v < Vectors; ++v) {
+                    add_to(acc[r][v], _mm256_madd_epi16(even[v], row_even));
+                    add_to(acc[r][v], _mm256_madd_epi16(odd[v], row_odd));
+                }
             }
         }
     }
@@ -138,7 +163,8 @@ static void direct_columns(const GemmArgs& args, const int32_t* a, int64_t m_beg
         int64_t column = n;
         for (; column + Vectors * 8 <= end; column += Vectors * 8)
             direct_tile<Rows, Vectors>(a, a_stride, packed_columns(w, column), steps, c + (column - n));
-        for (; column < end; column += 16) direct_tile<Rows, 2>(a, a_stride, packed_columns(w, column), steps, c + (column - n));
+        for (; column < end; column += 8)
+            direct_tile<Rows, 1>(a, a_stride, packed_columns(w, column), steps, c + (column - n));
         for (int r = 0; r < Rows; ++r) finish_row(args, m_begin + r, n, end, c + r * kPackColumns);
         n = end;
     }
@@ -188,8 +214,12 @@ static void gemm(const GemmArgs& args, int64_t m_begin, int64_t m_end, int64_t n
         switch (rows) {
             case 1: direct_columns<1, 8>(args, a, m, n_begin, n_end); break;
             case 2: direct_columns<2, 4>(args, a, m, n_begin, n_end); break;
-            case 3: direct_columns<3, 4>(args, a, m, n_begin, n_end); break;
-            case kDirectRows: direct_columns<4, 2>(args, a, m, n_begin, n_end); break;
+            case 3: direct_columns<3, 2>(args, a, m, n_begin, n_end); break;
+            case 4: direct_columns<4, 2>(args, a, m, n_begin, n_end); break;
+            case 5: direct_columns<5, 1>(args, a, m, n_begin, n_end); break;
+            case 6: direct_columns<6, 1>(args, a, m, n_begin, n_end); break;
+            case 7: direct_columns<7, 1>(args, a, m, n_begin, n_end); break;
+            case 8: direct_columns<8, 1>(args, a, m, n_begin, n_end); break;
             default: gemm_block(args, a, a_products, m, rows, n_begin, n_end, b, c);
         }
     }
