@@ -32,7 +32,7 @@ _HELP = """\
 /system TEXT    start a new dialogue under this system prompt
 /help           this list
 /exit           leave (also Ctrl-D)
-Ctrl-C stops the reply; at the prompt it leaves."""
+Ctrl-C stops the reply."""
 
 
 @click.command()
@@ -128,9 +128,14 @@ class _Chat:
                 return input("› ").strip()
             line = sys.stdin.readline()
             return line.strip() if line else None
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             self._notices.print()
             return None
+        except KeyboardInterrupt:
+            # A Ctrl-C that came a moment after the reply's end must not cost the dialogue.
+            self._notices.print()
+            self._note("/exit or Ctrl-D leaves")
+            return ""
         except UnicodeDecodeError as error:
             raise InvalidRequestError(f"the input is not valid UTF-8 (byte {error.start})") from None
 

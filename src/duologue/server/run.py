@@ -60,9 +60,10 @@ class Server:
         _run_loop(self._serve(on_ready, handle_signals))
 
     def stop(self) -> None:
-        """Starts the drain; the second call ends everything at once."""
+        """Starts the drain; the second call ends everything at once, later ones do nothing."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._on_stop)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._on_stop)
 
     async def _serve(self, on_ready: Callable[[], None], handle_signals: bool) -> None:
         self._loop = loop = asyncio.get_running_loop()
