@@ -51,6 +51,20 @@ def test_a_line_longer_than_the_context_is_one_error(tiny_model_dir: Path) -> No
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_input_that_is_not_utf_8_is_one_error(tiny_model_dir: Path, locale: str) -> None:
+    result = subprocess.run(
+        command("chat", str(tiny_model_dir), *_LIMITS),
+        env={**environment(), "LC_ALL": locale},
+        input=b"caf\xe9\n",
+        capture_output=True,
+        timeout=120,
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith(b"error: the input is not valid UTF-8")
+    assert result.stderr.count(b"\n") == 1
+
+
 def test_the_figures_of_a_turn() -> None:
     turn = Turn()
     assert turn.summary() == "no tokens"

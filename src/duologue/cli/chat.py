@@ -124,10 +124,9 @@ class _Chat:
     def _read(self) -> str | None:
         """The next line, or None at the end."""
         try:
-            if self._interactive:
-                return input("› ").strip()
-            line = sys.stdin.readline()
-            return line.strip() if line else None
+            line = input("› ") if self._interactive else sys.stdin.readline()
+            line.encode()  # some locales let bytes through that are not UTF-8, as lone surrogates
+            return line.strip() if line or self._interactive else None
         except EOFError:
             self._notices.print()
             return None
@@ -136,8 +135,8 @@ class _Chat:
             self._notices.print()
             self._note("/exit or Ctrl-D leaves")
             return ""
-        except UnicodeDecodeError as error:
-            raise InvalidRequestError(f"the input is not valid UTF-8 (byte {error.start})") from None
+        except (UnicodeDecodeError, UnicodeEncodeError) as error:
+            raise InvalidRequestError(f"the input is not valid UTF-8 ({error.reason})") from None
 
     def _command(self, line: str) -> bool:
         """Runs a slash command; whether to go on."""

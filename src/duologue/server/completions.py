@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("duologue.server")
 
-# Tokenising this much takes about a millisecond; more of it must not hold up the streams of others.
+# What takes about a millisecond on the event loop; more of it must not hold up the streams of others.
+_INLINE_PARSE_BYTES = 128 * 1024
 _INLINE_ENCODE_CHARS = 8192
+_CHARS_PER_MESSAGE = 64  # rendering costs something for each message, however short
 
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -75,13 +77,17 @@ class ChatCompletions:
 
     async def _reply(self, body: bytes, receive: Receive, send: Send, clock: RequestClock) -> str:
         """Runs one generation; returns its outcome. Raises only before the response starts."""
-        request = parse_chat_request(body)
+        loop = asyncio.get_running_loop()
+        if len(body) <= _INLINE_PARSE_BYTES:
+            request = parse_chat_request(body)
+        else:
+            request = await loop.run_in_executor(None, parse_chat_request, body)
         engine = self._engine
         if request.model != engine.model_name:
             raise ModelNotFoundError(request.model, engine.model_name)
         params = request.sampling_params()
         prompt_ids = await self._encode(request)
-        mailbox = Mailbox(asyncio.get_running_loop())
+        mailbox = Mailbox(loop)
         handle = engine.submit(prompt_ids, params, functools.partial(self._postman.post, mailbox))
         self._flights.started(handle)
         watcher = asyncio.ensure_future(_watch(receive, mailbox))
@@ -95,7 +101,7 @@ class ChatCompletions:
 
     async def _encode(self, request: ChatCompletionRequest) -> list[int]:
         messages = request.template_messages()
-        if sum(len(message["content"]) for message in messages) <= _INLINE_ENCODE_CHARS:
+        if sum(len(message["content"]) + _CHARS_PER_MESSAGE for message in messages) <= _INLINE_ENCODE_CHARS:
             return self._engine.encode_chat(messages)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, self._engine.encode_chat, messages)

@@ -5,6 +5,9 @@ const at = (id) => document.getElementById(id);
 const [scroll, welcome, dialogue, text] = [at("scroll"), at("welcome"), at("dialogue"), at("text")];
 const [send, stop, modelBadge] = [at("send"), at("stop"), at("model")];
 
+// Small models ramble at the API's default temperature of 1.
+const SAMPLING = { temperature: 0.7, top_p: 0.95 };
+
 let model = null;
 let messages = [];
 let running = null; // the AbortController of the reply in progress
@@ -98,7 +101,7 @@ async function ask(question) {
     });
   };
   try {
-    for await (const chunk of chatChunks({ model, messages }, running.signal)) {
+    for await (const chunk of chatChunks({ model, messages, ...SAMPLING }, running.signal)) {
       const choice = chunk.choices[0];
       if (choice?.delta.content) {
         state.lastMs = performance.now();
