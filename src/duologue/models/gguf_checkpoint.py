@@ -71,11 +71,11 @@ def read_gguf(path: Path) -> Checkpoint:
 
 def _checkpoint(path: Path, file: GgufFile) -> Checkpoint:
     spec = _spec(file)
-    names = {name: _source_name(name) for name in weight_shapes(spec)}
+    names = {name: source_name(name) for name in weight_shapes(spec)}
     if "rope_freqs.weight" in file.tensors:
         raise UnsupportedModelError("RoPE frequency factors (tensor rope_freqs.weight) are not supported")
     heads = {
-        _source_name(f"layers.{i}.{name}"): count
+        source_name(f"layers.{i}.{name}"): count
         for i, layer in enumerate(spec.layers)
         for name, count in (("q", layer.heads), ("k", layer.kv_heads))
     }
@@ -109,7 +109,8 @@ def permute_rows(weight: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, depth)
 
 
-def _source_name(name: str) -> str:
+def source_name(name: str) -> str:
+    """The name in a Llama GGUF file of a canonical weight name."""
     if not name.startswith("layers."):
         return _SOURCE_NAMES[name]
     _, index, part = name.split(".")

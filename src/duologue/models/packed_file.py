@@ -79,6 +79,8 @@ def _model(header: SafetensorsHeader, data: npt.NDArray[np.uint8], key: str) -> 
     for name, entry in header.tensors.items():
         if entry.begin % ALIGNMENT_BYTES:
             raise ModelLoadError(f"array {name} begins at byte {entry.begin}")
+        if entry.dtype != _expected_dtype(name):
+            raise ModelLoadError(f"array {name} is {entry.dtype}")
         arrays[name] = data[entry.begin : entry.end].view(_DTYPES[entry.dtype]).reshape(entry.shape)
     tokenizer = arrays.pop(_TOKENIZER)[: int(metadata["tokenizer_bytes"])].tobytes()
     model = PackedModel(
@@ -90,6 +92,12 @@ def _model(header: SafetensorsHeader, data: npt.NDArray[np.uint8], key: str) -> 
     )
     model.native()  # refuses arrays that do not fit the spec, in a millisecond
     return model
+
+
+def _expected_dtype(name: str) -> str:
+    if name == _TOKENIZER:
+        return "U8"
+    return {"codes": "I8", "compensation": "I32"}.get(name.rsplit(".", 1)[-1], "F32")
 
 
 def _aligned(size_bytes: int) -> int:

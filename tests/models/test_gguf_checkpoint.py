@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from duologue.errors import ModelLoadError, UnsupportedModelError
+from duologue.models.checkpoint import weight_shapes
+from duologue.models.gguf_checkpoint import permute_rows, read_gguf, unpermute_rows
+from duologue.models.random_model import random_spec, random_weights
+from tests.models.gguf_case import TOKENS, Q, write_gguf
+
+SPEC = random_spec(hidden=64, mlp=96, heads=4, kv_heads=2, head_dim=32, rope_base=50000.0)
+WEIGHTS = random_weights(SPEC, 7)
+# All that the gguf package both quantises and dequantises with blocks that divide these rows.
+KINDS = [Q.F16, Q.BF16, Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1]
+
+
+def test_a_float32_file_gives_back_every_weight(tmp_path: Path) -> None:
+    checkpoint = read_gguf(write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS))
+    assert checkpoint.spec.layers == SPEC.layers
+    assert checkpoint.spec.context_tokens == SPEC.context_tokens
+    assert checkpoint.spec.norm_eps == pytest.approx(SPEC.norm_eps)
+    assert not checkpoint.spec.tied_head
+    assert checkpoint.weights.keys() == weight_shapes(SPEC).keys()
+    for name, values in WEIGHTS.items():
+        assert np.array_equal(checkpoint.weights[name], values), name
+
+
+def test_metadata_is_handed_on_as_plain_values(tmp_path: Path) -> None:
+    checkpoint = read_gguf(write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS))
+    assert checkpoint.name == "Tiny"
+    assert checkpoint.chat_template == "{{ messages }}"
+    assert checkpoint.tokenizer_folder is None
+    assert checkpoint.tokenizer_metadata == {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": TOKENS,
+        "tokenizer.ggml.scores": [0.0, -1.5, 2.0, 0.25],
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.chat_template": "{{ messages }}",
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_quantised_weights_are_what_the_gguf_package_makes_of_them(tmp_path: Path, kind: Q) -> None:
+    names = {name: kind for name, values in WEIGHTS.items() if values.ndim == 2}
+    checkpoint = read_gguf(write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS, kinds=names))
+    for name in names:
+        stored = WEIGHTS[name]
+        expected = gguf.quants.dequantize(
+            gguf.quants.quantize(stored, kind), kind
+        )  # rows are quantised one by one
+        assert np.array_equal(checkpoint.weights[name], expected), name
+        assert np.abs(checkpoint.weights[name] - stored).max() < np.abs(stored).max() / 4
+
+
+def test_rows_of_heads_turn_the_same_pairs_as_before_the_permutation() -> None:
+    weight = np.arange(2 * 8 * 3, dtype=np.float32).reshape(16, 3)
+    interleaved = permute_rows(weight, 2)
+    assert np.array_equal(interleaved[0], weight[0])
+    assert np.array_equal(interleaved[1], weight[4])  # the pair of row 0 in a head of 8
+    assert np.array_equal(unpermute_rows(interleaved, 2), weight)
+    assert not np.array_equal(interleaved, weight)
+
+
+def test_a_missing_output_means_a_tied_head(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS, tensors={"output.weight": None})
+    checkpoint = read_gguf(path)
+    assert checkpoint.spec.tied_head
+    assert "head" not in checkpoint.weights
+
+
+def test_defaults_of_left_out_entries(tmp_path: Path) -> None:
+    left_out = ("rope.freq_base", "rope.dimension_count", "attention.key_length", "attention.value_length")
+    spec = random_spec(heads=4, kv_heads=4, head_dim=16)
+    metadata = {f"llama.{name}": None for name in (*left_out, "attention.head_count_kv")}
+    path = write_gguf(tmp_path / "m.gguf", spec, random_weights(spec, 1), metadata=metadata)
+    assert read_gguf(path).spec.layers == spec.layers
+
+
+def test_settings_may_differ_by_layer(tmp_path: Path) -> None:
+    weights = {name: values for name, values in WEIGHTS.items() if not name.startswith("layers.1.")}
+    other = random_spec(layers=1, mlp=32, heads=4, kv_heads=2, head_dim=32)
+    weights |= {
+        name.replace("layers.0.", "layers.1."): values
+        for name, values in random_weights(other, 3).items()
+        if name.startswith("layers.")
+    }
+    path = write_gguf(tmp_path / "m.gguf", SPEC, weights, metadata={"llama.feed_forward_length": [96, 32]})
+    assert [layer.mlp_size for layer in read_gguf(path).spec.layers] == [96, 32]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "named"),
+    [
+        ({"llama.rope.scaling.type": "linear"}, "llama.rope.scaling.type = 'linear'"),
+        ({"llama.rope.scaling.factor": 4.0}, "llama.rope.scaling.factor = 4.0"),
+        ({"llama.rope.dimension_count": 16}, "llama.rope.dimension_count is 16"),
+        ({"llama.attention.value_length": 64}, "llama.attention.value_length is 64"),
+        ({"llama.expert_count": 8}, "llama.expert_count = 8"),
+        ({"llama.attention.head_count": [4, 0]}, "without attention heads"),
+        ({"llama.attention.head_count_kv": 3}, "heads 4 is not a multiple of kv_heads 3"),
+    ],
+)
+def test_unsupported_settings_are_named(tmp_path: Path, metadata: dict[str, Any], named: str) -> None:
+    path = write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS, metadata=metadata)
+    with pytest.raises(UnsupportedModelError, match=re.escape(named)) as raised:
+        read_gguf(path)
+    assert str(path) in str(raised.value)
+    assert "choose another model" in str(raised.value)
+
+
+def test_another_architecture_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="architecture 'gemma3'"):
+        read_gguf(write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS, architecture="gemma3"))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "error", "named"),
+    [
+        ({"blk.1.attn_q.weight": None}, ModelLoadError, r"tensor blk.1.attn_q.weight \[128, 64\] is missing"),
+        ({"token_embd.weight": None}, ModelLoadError, "tensor token_embd.weight is missing"),
+        (
+            {"blk.0.ffn_down.weight": np.zeros((64, 64), np.float32)},
+            ModelLoadError,
+            r"tensor blk.0.ffn_down.weight has shape \[64, 64\] where \[64, 96\] was expected",
+        ),
+        (
+            {"blk.0.attn_q.bias": np.zeros(128, np.float32)},
+            UnsupportedModelError,
+            r"tensor blk.0.attn_q.bias .*biases are not supported",
+        ),
+        ({"rope_freqs.weight": np.ones(16, np.float32)}, UnsupportedModelError, "rope_freqs.weight"),
+        (
+            {"output_norm.weight": np.full(64, np.nan, np.float32)},
+            ModelLoadError,
+            "tensor output_norm.weight holds a NaN",
+        ),
+    ],
+)
+def test_wrong_tensors_are_named(
+    tmp_path: Path,
+    tensors: dict[str, npt.NDArray[np.float32] | None],
+    error: type[ModelLoadError],
+    named: str,
+) -> None:
+    path = write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS, tensors=tensors)
+    with pytest.raises(error, match=named) as raised:
+        read_gguf(path)
+    assert type(raised.value) is error
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "named"),
+    [
+        ({"llama.block_count": None}, "llama.block_count is missing"),
+        ({"llama.block_count": 10**6}, "llama.block_count is 1000000"),
+        ({"llama.context_length": "long"}, "llama.context_length is 'long', not a whole number"),
+        ({"llama.attention.layer_norm_rms_epsilon": None}, "layer_norm_rms_epsilon is missing"),
+        ({"llama.feed_forward_length": [96, 96, 96]}, "3 entries for 2 layers"),
+    ],
+)
+def test_contradictory_metadata_is_named(tmp_path: Path, metadata: dict[str, Any], named: str) -> None:
+    with pytest.raises(ModelLoadError, match=named):
+        read_gguf(write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS, metadata=metadata))
+
+
+def test_smollm2(smollm2_path: Path) -> None:
+    checkpoint = read_gguf(smollm2_path)
+    spec = checkpoint.spec
+    assert (spec.vocab_size, spec.hidden_size, spec.context_tokens) == (49152, 576, 8192)
+    assert spec.tied_head
+    assert len(spec.layers) == 30
+    layer = spec.layers[0]
+    assert (layer.heads, layer.kv_heads, layer.head_dim, layer.mlp_size) == (9, 3, 64, 1536)
+    assert layer.rope_base == 100000.0
+    assert len(checkpoint.tokenizer_metadata["tokenizer.ggml.tokens"]) == 49152  # type: ignore[arg-type]
