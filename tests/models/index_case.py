@@ -48,7 +48,7 @@ def write_wheel(folder: Path, content: bytes = CONTENT) -> Path:
 
 @dataclass
 class Index:
-    """`url` is for PIP_INDEX_URL; `downloads` counts requests for the wheel; while `stalled` they hang half-way."""
+    """`url` is for PIP_INDEX_URL; `downloads` counts requests for the wheel, which hang while `stalled`."""
 
     url: str
     downloads: int = 0

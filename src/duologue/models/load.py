@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +60,8 @@ def load_model(model: str | Path, prepare: Prepare, *, progress: bool = False) -
 
 def calibration_digest() -> str:
     """Hex SHA-256 of the calibration text that ships with the package."""
-    return hashlib.sha256((files("duologue.models") / "data" / "calibration.txt").read_bytes()).hexdigest()
+    text = Path(__file__).with_name("data") / "calibration.txt"
+    return hashlib.sha256(text.read_bytes()).hexdigest()
 
 
 def packed_path(key: str) -> Path:

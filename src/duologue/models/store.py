@@ -74,6 +74,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), 0o644)  # like other files, so that users of one cache can share it
             write(file)
             file.flush()
             os.fsync(file.fileno())
