@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duologue
+
 _MAIN = [sys.executable, "-c", "from duologue.cli.main import main; main()"]
 
 
 def environment(cache: Path | None = None) -> dict[str, str]:
-    """This process's environment, with the package importable and, if given, an empty cache folder."""
-    source = str(Path(__file__).parents[2] / "src")
+    """This process's environment, with the package that it tests and, if given, another cache folder."""
+    source = str(Path(duologue.__file__).parents[1])
     paths = [source, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "100"}
     if cache is not None:
