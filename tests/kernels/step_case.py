@@ -13,38 +13,12 @@ from duologue.kernels.reference import step as reference
 from duologue.kernels.rows import quantize_rows
 from duologue.models.pack import pack_model
 from duologue.models.packed_model import PackedModel
+from duologue.models.random_model import random_spec
 from duologue.models.rope import rope_tables
-from duologue.models.spec import LayerSpec, ModelSpec
+from duologue.models.spec import ModelSpec
 
 Ids = npt.NDArray[np.int32]
 Logits = npt.NDArray[np.float32]
-
-
-def random_weights(spec: ModelSpec, seed: int) -> dict[str, npt.NDArray[np.float32]]:
-    rng = np.random.default_rng(seed)
-
-    def matrix(n: int, k: int) -> npt.NDArray[np.float32]:
-        return (rng.standard_normal((n, k)) * 1.5 / np.sqrt(k)).astype(np.float32)
-
-    hidden = spec.hidden_size
-    weights = {
-        "embedding": matrix(spec.vocab_size, hidden) * np.float32(np.sqrt(hidden)),
-        "head": matrix(spec.vocab_size, hidden),
-        "final_norm": rng.uniform(0.5, 1.5, hidden).astype(np.float32),
-    }
-    for i, layer in enumerate(spec.layers):
-        own = f"layers.{i}."
-        weights[own + "attention_norm"] = rng.uniform(0.5, 1.5, hidden).astype(np.float32)
-        weights[own + "mlp_norm"] = rng.uniform(0.5, 1.5, hidden).astype(np.float32)
-        weights[own + "q"] = matrix(layer.heads * layer.head_dim, hidden) * 2
-        if layer.kv_owner is None:
-            weights[own + "k"] = matrix(layer.kv_heads * layer.head_dim, hidden) * 2
-            weights[own + "v"] = matrix(layer.kv_heads * layer.head_dim, hidden)
-        weights[own + "output"] = matrix(hidden, layer.heads * layer.head_dim)
-        weights[own + "gate"] = matrix(layer.mlp_size, hidden)
-        weights[own + "up"] = matrix(layer.mlp_size, hidden)
-        weights[own + "down"] = matrix(hidden, layer.mlp_size)
-    return weights
 
 
 def reference_decoder(spec: ModelSpec, weights: dict[str, npt.NDArray[np.float32]]) -> reference.Decoder:
@@ -81,20 +55,24 @@ def reference_decoder(spec: ModelSpec, weights: dict[str, npt.NDArray[np.float32
 
 
 def make_spec(
-    heads: int, kv_heads: int, *, windows: Sequence[int] = (0, 0), owners: Sequence[int | None] | None = None, head_dim: int = 32
+    heads: int,
+    kv_heads: int,
+    *,
+    windows: Sequence[int] = (0, 0),
+    owners: Sequence[int | None] | None = None,
+    head_dim: int = 32,
 ) -> ModelSpec:
-    owners = owners or [None] * len(windows)
-    return ModelSpec(
-        architecture="llama",
-        vocab_size=203,
-        hidden_size=96,
-        context_tokens=2048,
-        norm_eps=1e-5,
-        tied_head=False,
-        layers=tuple(
-            LayerSpec(heads, kv_heads, head_dim, 176, 10000.0, window=window, kv_owner=owner)
-            for window, owner in zip(windows, owners, strict=True)
-        ),
+    """Sizes that divide neither the kernels' tiles nor each other."""
+    return random_spec(
+        hidden=96,
+        layers=len(windows),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        mlp=176,
+        vocab=203,
+        windows=windows,
+        kv_owners=owners,
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from duologue.kernels.reference import step as reference
+from duologue.models.random_model import random_weights
 from duologue.models.spec import ModelSpec
 from tests.kernels.isas import ISAS
-from tests.kernels.step_case import Ids, StepCase, make_spec, random_weights, reference_decoder
-from duologue.kernels.reference import step as reference
+from tests.kernels.step_case import Ids, StepCase, make_spec, reference_decoder
 
 SPECS = {
     "mha": make_spec(4, 4),
