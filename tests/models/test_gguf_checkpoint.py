@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from duologue.dialogue.tokenizer import Tokenizer
 from duologue.errors import ModelLoadError, UnsupportedModelError
-from duologue.models.checkpoint import weight_shapes
+from duologue.models.checkpoint import Checkpoint, weight_shapes
 from duologue.models.gguf_checkpoint import permute_rows, read_gguf, unpermute_rows
 from duologue.models.random_model import random_spec, random_weights
+from duologue.models.reference import reference_logits
 from tests.models.gguf_case import TOKENS, Q, write_gguf
 
 SPEC = random_spec(hidden=64, mlp=96, heads=4, kv_heads=2, head_dim=32, rope_base=50000.0)
@@ -171,13 +173,36 @@ def test_contradictory_metadata_is_named(tmp_path: Path, metadata: dict[str, Any
         read_gguf(write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS, metadata=metadata))
 
 
-def test_smollm2(smollm2_path: Path) -> None:
-    checkpoint = read_gguf(smollm2_path)
-    spec = checkpoint.spec
+@pytest.fixture(scope="module")
+def smollm2(smollm2_path: Path) -> Checkpoint:
+    return read_gguf(smollm2_path)
+
+
+def test_smollm2_is_described_as_published(smollm2: Checkpoint) -> None:
+    spec = smollm2.spec
     assert (spec.vocab_size, spec.hidden_size, spec.context_tokens) == (49152, 576, 8192)
     assert spec.tied_head
     assert len(spec.layers) == 30
     layer = spec.layers[0]
     assert (layer.heads, layer.kv_heads, layer.head_dim, layer.mlp_size) == (9, 3, 64, 1536)
     assert layer.rope_base == 100000.0
-    assert len(checkpoint.tokenizer_metadata["tokenizer.ggml.tokens"]) == 49152  # type: ignore[arg-type]
+    assert len(smollm2.tokenizer_metadata["tokenizer.ggml.tokens"]) == 49152  # type: ignore[arg-type]
+
+
+def test_smollm2_reads_english_only_with_its_rows_in_order(smollm2: Checkpoint) -> None:
+    tokenizer = Tokenizer.from_gguf_metadata(smollm2.tokenizer_metadata)
+    ids = tokenizer.encode(
+        "Once upon a time, in a small village by the sea, there lived an old fisherman who went out every morning "
+        "in his little boat."
+    )
+    wrong = {
+        name: permute_rows(values, len(values) // 64) if name.endswith((".q", ".k")) else values
+        for name, values in smollm2.weights.items()
+    }
+    surprise = []
+    for weights in (smollm2.weights, wrong):
+        logits = reference_logits(smollm2.spec, weights, ids)[:-1].astype(np.float64)
+        logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        surprise.append(-logits[np.arange(len(ids) - 1), ids[1:]].mean())
+    assert surprise[0] < 3.0  # nats a token
+    assert surprise[1] > surprise[0] + 0.5
