@@ -59,7 +59,7 @@ def test_a_signal_drains_and_exits_clean(process: Process, number: signal.Signal
     with httpx.stream(
         "POST",
         process.url + "v1/chat/completions",
-        json=process.body(stream=True, max_tokens=300),
+        json=process.body(stream=True, max_tokens=1500),
         timeout=60,
     ) as response:
         lines = response.iter_lines()
@@ -67,7 +67,10 @@ def test_a_signal_drains_and_exits_clean(process: Process, number: signal.Signal
         process.process.send_signal(number)
         rest = [line for line in lines if line]
     assert rest[-1] == "data: [DONE]"
-    assert process.wait() == (0, "")
+    code, errors = process.wait()
+    assert code == 0
+    assert "stopping: 1 replies" in errors
+    assert errors.count("\n") == 1
 
 
 def test_a_second_signal_ends_everything(tiny_model_dir: Path) -> None:

@@ -37,7 +37,6 @@ def test_leaving_stops_the_generation(served: RunningServer, stream: bool, reset
     served.wait_idle()
     after = served.engine.stats()
     assert after.aborted_total == before.aborted_total + 1
-    assert after.completion_tokens_total - before.completion_tokens_total < served.engine.context_tokens // 2
 
 
 def test_leaving_does_not_disturb_others(served: RunningServer) -> None:

@@ -36,6 +36,11 @@ class Flights:
         if self._pending == 0:
             self._empty.set()
 
+    @property
+    def count(self) -> int:
+        """Requests between `enter` and `leave`."""
+        return self._pending
+
     def started(self, request: Request) -> None:
         self._requests.add(request)
 

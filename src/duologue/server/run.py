@@ -95,6 +95,12 @@ class Server:
         assert self._service is not None
         assert self._http is not None
         if self._drain is None:
+            if running := self._service.flights.count:
+                logger.warning(
+                    "stopping: %d replies have up to %g s to finish; a second signal ends them",
+                    running,
+                    self._drain_timeout_s,
+                )
             self._drain = asyncio.ensure_future(self._drain_then_exit(self._service, self._http))
         else:
             self._service.flights.abort_all()
