@@ -54,17 +54,16 @@ def process(tiny_model_dir: Path) -> Iterator[Process]:
     server.process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_and_exits_clean(process: Process, number: signal.Signals) -> None:
+def test_sigterm_drains_and_exits_clean(process: Process) -> None:
     with httpx.stream(
         "POST",
         process.url + "v1/chat/completions",
-        json=process.body(stream=True, max_tokens=1500),
+        json=process.body(stream=True, max_tokens=600),
         timeout=60,
     ) as response:
         lines = response.iter_lines()
         next(lines)
-        process.process.send_signal(number)
+        process.process.send_signal(signal.SIGTERM)
         rest = [line for line in lines if line]
     assert rest[-1] == "data: [DONE]"
     code, errors = process.wait()
@@ -80,7 +79,7 @@ def test_a_second_signal_ends_everything(tiny_model_dir: Path) -> None:
     ) as response:
         next(response.iter_lines())
         started_s = time.monotonic()
-        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGINT)
         server.process.send_signal(signal.SIGTERM)
         code, errors = server.wait()
     assert time.monotonic() - started_s < 15

@@ -34,7 +34,7 @@ def test_a_drain_lets_streams_finish_and_refuses_new_ones(tiny_engine: Engine) -
     with running_server(tiny_engine) as served:
         with httpx.Client(timeout=60) as kept_alive:
             assert kept_alive.get(served.url + "ready").status_code == 200
-            stream = Stream(served, max_tokens=1500)
+            stream = Stream(served, max_tokens=600)
             served.server.stop()
             wait_until(lambda: kept_alive.get(served.url + "ready").status_code == 503)
             assert stream.is_alive(), "the reply was over before the drain could be seen"
