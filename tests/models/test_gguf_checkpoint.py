@@ -192,8 +192,8 @@ def test_smollm2_is_described_as_published(smollm2: Checkpoint) -> None:
 def test_smollm2_reads_english_only_with_its_rows_in_order(smollm2: Checkpoint) -> None:
     tokenizer = Tokenizer.from_gguf_metadata(smollm2.tokenizer_metadata)
     ids = tokenizer.encode(
-        "Once upon a time, in a small village by the sea, there lived an old fisherman who went out every morning "
-        "in his little boat."
+        "Once upon a time, in a small village by the sea, there lived an old fisherman who went out every "
+        "morning in his little boat."
     )
     wrong = {
         name: permute_rows(values, len(values) // 64) if name.endswith((".q", ".k")) else values

@@ -45,12 +45,15 @@ class GgufTensor:
         """
         rows = self.data.reshape(*self.shape[:-1], -1)
         try:
-            return np.array(quants.dequantize(rows, self.kind), dtype=np.float32).reshape(self.shape)
+            values = quants.dequantize(rows, self.kind)
         except NotImplementedError:
             raise UnsupportedModelError(
                 f"tensor {self.name} is stored as {self.kind.name}, which cannot be dequantised; "
                 "use a file with another quantisation, such as Q8_0 or Q4_K"
             ) from None
+        if np.may_share_memory(values, self.data):  # float32 is not converted
+            values = values.copy()
+        return values.astype(np.float32, copy=False).reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ def read_gguf_file(path: Path) -> GgufFile:
     try:
         if path.stat().st_size == 0:
             raise _DamagedError("it is empty")
-        data = np.memmap(path, dtype=np.uint8, mode="r")
+        # A plain array: every slice of a memmap object costs microseconds, and dequantising makes many.
+        data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
         return _parse(data)
     except OSError as error:
         raise ModelLoadError(
