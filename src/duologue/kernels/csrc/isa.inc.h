@@ -11,6 +11,7 @@ namespace DUOLOGUE_ISA {
 #include "ops/gemm_f32.inc.h"
 #include "ops/attention.inc.h"
 #include "ops/sampling.inc.h"
+#include "ops/peaks.inc.h"
 
 }  // namespace DUOLOGUE_ISA
 
@@ -35,6 +36,9 @@ const KernelTable DUOLOGUE_ISA_TABLE = {
     DUOLOGUE_ISA::max_value,
     DUOLOGUE_ISA::softmax_weights,
     DUOLOGUE_ISA::all_finite,
+    DUOLOGUE_ISA::int8_peak,
+    DUOLOGUE_ISA::fp32_peak,
+    DUOLOGUE_ISA::read_all,
 };
 
 }  // namespace duologue

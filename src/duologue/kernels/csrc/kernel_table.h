@@ -93,6 +93,12 @@ struct KernelTable {
     // out[i] = exp((x[i] - max) * inv_temperature); returns the sum in the fixed lane order.
     float (*softmax_weights)(const float* x, int64_t count, float max, float inv_temperature, float* out);
     bool (*all_finite)(const float* x, int64_t count);
+
+    // Register-only loops for the bench: operations done in `rounds` rounds, 0 where the set has no such loop.
+    int64_t (*int8_peak)(int sequence, int64_t rounds);
+    int64_t (*fp32_peak)(int64_t rounds);
+    // Reads `count` bytes (a multiple of 256) as fast as this set can, and returns a sum of them.
+    int64_t (*read_all)(const uint8_t* bytes, int64_t count);
 };
 
 extern const KernelTable kScalarKernels;

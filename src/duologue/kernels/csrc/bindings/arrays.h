@@ -26,6 +26,7 @@ inline void require(bool condition, const char* message) {
 void register_rows(nb::module_& m);
 void register_gemm(nb::module_& m);
 void register_attention(nb::module_& m);
+void register_bench(nb::module_& m);
 void register_executor(nb::module_& m);
 
 }  // namespace duologue

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "bindings/arrays.h"
+#include "bindings/weights.h"
 #include "runtime/pack.h"
 
 namespace duologue {
@@ -26,28 +27,6 @@ void pack(Codes2 codes, Floats1 scale, Floats1 bias, bool gated, Flat<int8_t> ou
             "pack_weight: the packed buffers do not fit the weight");
     const WeightSource source{codes.data(), scale.data(), biases == 0 ? nullptr : bias.data(), n, k, gated};
     pack_weight(source, {out_codes.data(), out_compensation.data(), out_scale.data(), biases == 0 ? nullptr : out_bias.data()});
-}
-
-// A view of a Python PackedWeight; the caller keeps that object alive.
-PackedWeight weight_of(nb::handle packed) {
-    PackedWeight w;
-    w.n = nb::cast<int64_t>(packed.attr("n"));
-    w.k = nb::cast<int64_t>(packed.attr("k"));
-    const auto codes = nb::cast<Flat<const int8_t>>(packed.attr("codes"));
-    const auto compensation = nb::cast<Array<const int32_t, 1>>(packed.attr("compensation"));
-    const auto scale = nb::cast<Floats1>(packed.attr("scale"));
-    require(w.n > 0 && w.k > 0 && w.k <= kMaxDepth && int64_t(codes.size()) == w.n_padded() * w.k_padded() &&
-                int64_t(compensation.shape(0)) == w.n_padded() && int64_t(scale.shape(0)) == w.n_padded(),
-            "a packed weight's buffers do not fit its shape");
-    w.codes = codes.data();
-    w.compensation = compensation.data();
-    w.scale = scale.data();
-    if (!packed.attr("bias").is_none()) {
-        const auto bias = nb::cast<Floats1>(packed.attr("bias"));
-        require(int64_t(bias.shape(0)) == w.n_padded(), "a packed weight's bias does not fit its shape");
-        w.bias = bias.data();
-    }
-    return w;
 }
 
 void run(const KernelTable& table, const GemmArgs& args, int64_t m, Range rows, Range columns) {

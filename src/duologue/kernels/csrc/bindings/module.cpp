@@ -10,5 +10,6 @@ NB_MODULE(_native, m) {
     duologue::register_rows(m);
     duologue::register_gemm(m);
     duologue::register_attention(m);
+    duologue::register_bench(m);
     duologue::register_executor(m);
 }

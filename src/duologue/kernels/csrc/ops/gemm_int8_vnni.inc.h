@@ -4,6 +4,7 @@
 static constexpr int64_t kTileRows = 6;
 static constexpr int64_t kRowBlockBytes = 256 << 10;  // activations that stay in L2
 static constexpr int64_t kDepthSteps = 96;            // steps of four k whose 64 columns (24 KiB) stay in L1
+static constexpr int64_t kStreamBytes = 2048;         // how far ahead weights that are used once are fetched
 
 static inline int64_t flipped_stride(int64_t k) { return round_up(k, 64) + 64; }
 
@@ -24,10 +25,12 @@ static inline void flip_row(const int8_t* a, int64_t depth, uint8_t* out) {
     for (; k < depth; ++k) out[k] = static_cast<uint8_t>(a[k] ^ 0x80);
 }
 
-// Rows x (Vectors * 16) columns over `steps` steps.
-template <int Rows, int Vectors>
-static inline void tile(const uint8_t* a, int64_t a_stride, const int8_t* b, int64_t steps, bool first, const int32_t* compensation,
-                        int32_t* c) {
+enum class Fetch { kNothing, kStream, kNext };
+
+// Rows x (Vectors * 16) columns over `steps` steps. kStream: the weights are used this once, so fetch those a little ahead into L1;
+// kNext: other rows will use them too, so fetch as many behind them into L2.
+template <int Rows, int Vectors, Fetch Ahead>
+static void tile(const uint8_t* a, int64_t a_stride, const int8_t* b, int64_t steps, bool first, const int32_t* compensation, int32_t* c) {
     __m512i acc[Rows][Vectors];
     DUOLOGUE_UNROLL
     for (int v = 0; v < Vectors; ++v) {
@@ -35,10 +38,15 @@ static inline void tile(const uint8_t* a, int64_t a_stride, const int8_t* b, int
         DUOLOGUE_UNROLL
         for (int r = 0; r < Rows; ++r) acc[r][v] = first ? start : _mm512_loadu_si512(c + r * kPackColumns + v * 16);
     }
+    const int64_t ahead = Ahead == Fetch::kStream ? kStreamBytes : steps * kPackStepBytes;
     for (int64_t s = 0; s < steps; ++s, a += kPackDepth, b += kPackStepBytes) {
         __m512i columns[Vectors];
         DUOLOGUE_UNROLL
-        for (int v = 0; v < Vectors; ++v) columns[v] = _mm512_loadu_si512(b + v * 64);
+        for (int v = 0; v < Vectors; ++v) {
+            columns[v] = _mm512_loadu_si512(b + v * 64);
+            if constexpr (Ahead == Fetch::kStream) _mm_prefetch(reinterpret_cast<const char*>(b) + ahead + v * 64, _MM_HINT_T0);
+            if constexpr (Ahead == Fetch::kNext) _mm_prefetch(reinterpret_cast<const char*>(b) + ahead + v * 64, _MM_HINT_T1);
+        }
         DUOLOGUE_UNROLL
         for (int r = 0; r < Rows; ++r) {
             int32_t four;
@@ -55,22 +63,26 @@ static inline void tile(const uint8_t* a, int64_t a_stride, const int8_t* b, int
     }
 }
 
+template <int Vectors, Fetch Ahead>
+static inline void tile_of(int64_t rows, const uint8_t* a, int64_t a_stride, const int8_t* b, int64_t steps, bool first,
+                           const int32_t* compensation, int32_t* c) {
+    switch (rows) {
+        case 1: return tile<1, Vectors, Ahead>(a, a_stride, b, steps, first, compensation, c);
+        case 2: return tile<2, Vectors, Ahead>(a, a_stride, b, steps, first, compensation, c);
+        case 3: return tile<3, Vectors, Ahead>(a, a_stride, b, steps, first, compensation, c);
+        case 4: return tile<4, Vectors, Ahead>(a, a_stride, b, steps, first, compensation, c);
+        case 5: return tile<5, Vectors, Ahead>(a, a_stride, b, steps, first, compensation, c);
+        default: return tile<kTileRows, Vectors, Ahead>(a, a_stride, b, steps, first, compensation, c);
+    }
+}
+
 template <int Vectors>
 static inline void tile_rows(int64_t rows, const uint8_t* a, int64_t a_stride, const int8_t* b, int64_t steps, bool first,
                              const int32_t* compensation, int32_t* c) {
-    int64_t m = 0;
-    for (; m + kTileRows <= rows; m += kTileRows)
-        tile<kTileRows, Vectors>(a + m * a_stride, a_stride, b, steps, first, compensation, c + m * kPackColumns);
-    a += m * a_stride;
-    c += m * kPackColumns;
-    switch (rows - m) {
-        case 5: tile<5, Vectors>(a, a_stride, b, steps, first, compensation, c); break;
-        case 4: tile<4, Vectors>(a, a_stride, b, steps, first, compensation, c); break;
-        case 3: tile<3, Vectors>(a, a_stride, b, steps, first, compensation, c); break;
-        case 2: tile<2, Vectors>(a, a_stride, b, steps, first, compensation, c); break;
-        case 1: tile<1, Vectors>(a, a_stride, b, steps, first, compensation, c); break;
-        default: break;
-    }
+    if (rows <= kTileRows) return tile_of<Vectors, Fetch::kStream>(rows, a, a_stride, b, steps, first, compensation, c);
+    tile<kTileRows, Vectors, Fetch::kNext>(a, a_stride, b, steps, first, compensation, c);
+    for (int64_t m = kTileRows; m < rows; m += kTileRows)
+        tile_of<Vectors, Fetch::kNothing>(rows - m, a + m * a_stride, a_stride, b, steps, first, compensation, c + m * kPackColumns);
 }
 
 static void gemm(const GemmArgs& args, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end, void* scratch) {
