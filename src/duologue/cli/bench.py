@@ -19,18 +19,13 @@ def bench() -> None:
     """Measure kernels or the engine against the machine's peaks."""
 
 
-class _LabelledPath(click.ParamType[tuple[str, Path]]):
-    name = "label=gguf"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, Path]:
-        label, _, path = str(value).partition("=")
-        if not path:
-            self.fail(f"'{value}' is not LABEL=GGUF, for example Q8_0=model-q8_0.gguf", param, ctx)
-        if not Path(path).is_file():
-            self.fail(f"'{path}' is not a file", param, ctx)
-        return label, Path(path)
+def _labelled_path(text: str) -> tuple[str, Path]:
+    label, _, path = text.partition("=")
+    if not path:
+        raise click.BadParameter(f"'{text}' is not LABEL=GGUF, for example Q8_0=model-q8_0.gguf")
+    if not Path(path).is_file():
+        raise click.BadParameter(f"'{path}' is not a file")
+    return label, Path(path)
 
 
 @bench.command()
@@ -42,7 +37,12 @@ class _LabelledPath(click.ParamType[tuple[str, Path]]):
 )
 @click.option("--workload", "names", multiple=True, help="Only this one; may be repeated.")
 @click.option(
-    "--peer", "peers", type=_LabelledPath(), multiple=True, help="Measure llama.cpp beside, on this."
+    "--peer",
+    "peers",
+    type=_labelled_path,
+    metavar="LABEL=GGUF",
+    multiple=True,
+    help="Measure llama.cpp beside, on this.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def engine(

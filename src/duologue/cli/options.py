@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from duologue.cli.units import ByteSize
+from duologue.cli.units import byte_size
 
 if TYPE_CHECKING:
     from duologue.engine.engine import Engine
@@ -22,13 +22,16 @@ def engine_options(command: _Command) -> _Command:
     decorators = [
         click.argument("model", default=DEFAULT_MODEL),
         click.option(
-            "--kv-memory", type=ByteSize(), default="1GiB", show_default=True, help="KV cache budget."
+            "--kv-memory",
+            type=byte_size,
+            metavar="SIZE",
+            default="1GiB",
+            show_default=True,
+            help="KV cache budget.",
         ),
+        click.option("--threads", type=click.IntRange(1), help="Engine threads; all cores unless given."),
         click.option(
-            "--threads", type=click.IntRange(1), help="Threads of the engine.  [default: all cores]"
-        ),
-        click.option(
-            "--context", type=click.IntRange(2), help="Longest dialogue in tokens.  [default: the model's]"
+            "--context", type=click.IntRange(2), help="Longest dialogue in tokens; the model's limit."
         ),
     ]
     for decorate in reversed(decorators):

@@ -10,7 +10,7 @@ import time
 import click
 
 from duologue.cli.options import engine_options, load_engine
-from duologue.cli.units import ByteSize
+from duologue.cli.units import byte_size
 
 
 @click.command()
@@ -28,7 +28,14 @@ from duologue.cli.units import ByteSize
     show_default=True,
     help="Seconds that running replies get after SIGTERM.",
 )
-@click.option("--max-body", type=ByteSize(), default="8MiB", show_default=True, help="Largest request body.")
+@click.option(
+    "--max-body",
+    type=byte_size,
+    metavar="SIZE",
+    default="8MiB",
+    show_default=True,
+    help="Largest request body.",
+)
 @click.option("--access-log", is_flag=True, help="Log every request.")
 def serve(
     model: str,

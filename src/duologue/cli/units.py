@@ -21,15 +21,9 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * unit)
 
 
-class ByteSize(click.ParamType[int]):
-    """A click parameter that holds bytes."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_bytes(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def byte_size(text: str) -> int:
+    """`parse_bytes` as a click type: `type=byte_size, metavar="SIZE"`."""
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
