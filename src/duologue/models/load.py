@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from duologue.errors import ModelLoadError
 from duologue.models.checkpoint import Checkpoint
+from duologue.models.pack import CALIBRATION_VERSION, PACKED_LAYOUT_VERSION, QUANTISER_VERSION, pack_model
 from duologue.models.packed_file import read_packed, write_packed
 from duologue.models.packed_model import PackedModel
 from duologue.models.source import Source, resolve
@@ -22,6 +24,7 @@ from duologue.models.store import cache_folder, locked, remove_leftovers
 
 __all__ = ["PackedModel", "Prepared", "calibration_digest", "load_model", "packed_path"]
 
+_CALIBRATES = find_spec("duologue.models.calibrate") is not None  # goes once calibrate.py has landed
 _log = logging.getLogger(__name__)
 
 
@@ -70,17 +73,9 @@ def packed_path(key: str) -> Path:
 
 
 def _packed_key(source: Source) -> str:
-    from duologue.models.pack import PACKED_LAYOUT_VERSION, QUANTISER_VERSION
-
-    try:  # until calibrate.py is there
-        from duologue.models.calibrate import CALIBRATION_VERSION
-
-        text = calibration_digest()
-    except (ImportError, FileNotFoundError):
-        CALIBRATION_VERSION, text = 0, ""
     parts = (
         source.digest(),
-        text,
+        calibration_digest() if _CALIBRATES else "uncalibrated",
         f"calibration {CALIBRATION_VERSION}",
         f"quantiser {QUANTISER_VERSION}",
         f"layout {PACKED_LAYOUT_VERSION}",
@@ -115,16 +110,14 @@ def _pack_and_cache(source: Source, prepare: Prepare, path: Path, key: str, prog
 
 
 def _pack(source: Source, prepare: Prepare) -> PackedModel:
-    # Imported here because a start from the packed cache needs none of it.
-    from duologue.models.pack import pack_model
-
-    try:
-        from duologue.models.calibrate import calibrate
-    except ImportError:
-        calibrate = lambda spec, weights, ids: weights  # noqa: E731
     checkpoint = source.read()
     prepared = prepare(checkpoint)
-    weights = calibrate(checkpoint.spec, checkpoint.weights, prepared.calibration_ids)
+    weights = checkpoint.weights
+    if _CALIBRATES:
+        # Imported here because a start from the packed cache does not need it.
+        from duologue.models.calibrate import calibrate
+
+        weights = calibrate(checkpoint.spec, weights, prepared.calibration_ids)
     return PackedModel(
         name=source.name,
         spec=checkpoint.spec,

@@ -19,6 +19,9 @@ from duologue.models.checkpoint import Weights
 from duologue.models.rope import rope_kinds, rope_tables
 from duologue.models.spec import LayerSpec, ModelSpec
 
+CALIBRATION_VERSION = 1
+"""Raised when `calibrate` would give other weights for the same checkpoint and text."""
+
 QUANTISER_VERSION = 1
 """Raised when the same float weights would give other codes or scales."""
 
