@@ -50,7 +50,7 @@ class Marker:
         if not core:
             return text
         marked = core
-        for spelling in self._spellings:
+        for spelling in () if self._first.isdisjoint(core) else self._spellings:
             while spelling in marked:
                 marked = marked.replace(spelling, spelling[0] + self._mark + spelling[1:])
         infix = len(core) < self._longest and any(core in s for s in self._spellings)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,11 @@ from tokenizers import pre_tokenizers
 
 from duologue.dialogue.gguf_vocabulary import vocabulary_from_gguf
 from duologue.dialogue.hf_vocabulary import vocabulary_from_hf_folder
-from duologue.dialogue.vocabulary import SpecialToken, Vocabulary
+from duologue.dialogue.special_splitter import SpecialSplitter
+from duologue.dialogue.vocabulary import Vocabulary
 from duologue.errors import InvalidRequestError, ModelLoadError
 
 _SPACE_STAND_IN = "\u2581"
-_ASCII_SPACES = " \t\n\v\f\r"  # what llama.cpp's isspace() strips
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -48,12 +47,11 @@ class Tokenizer:
         except Exception as error:  # tokenizers raises bare Exception
             raise ModelLoadError(f"the tokenizer cannot be built: {error}") from error
         self._specials = {t.id: t for t in vocabulary.special_tokens}
-        # The reference looks for the longest (in bytes) first, over the whole text.
-        by_length = sorted(vocabulary.special_tokens, key=lambda t: (-len(t.text.encode()), t.id))
-        self._always_found = [t for t in by_length if not t.control]
-        self._all_found = by_length
-        self._control = [t for t in by_length if t.control]
-        self._long_control = [t for t in self._control if len(t.text) > 1]
+        control = [t for t in vocabulary.special_tokens if t.control]
+        self._all_found = SpecialSplitter(vocabulary.special_tokens)
+        self._always_found = SpecialSplitter(t for t in vocabulary.special_tokens if not t.control)
+        self._long_control = SpecialSplitter(t for t in control if len(t.text) > 1)
+        self._control_ids = {t.text: t.id for t in control}
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -104,10 +102,10 @@ class Tokenizer:
         """Ids that end a reply: end of text and end of turn."""
         return self._vocabulary.eos_ids
 
-    @cached_property
+    @property
     def special_tokens(self) -> Mapping[str, int]:
         """Spelling to id of the control tokens, those that text must never yield by itself."""
-        return {t.text: t.id for t in self._control}
+        return self._control_ids
 
     def encode(self, text: str, *, parse_special: bool = False, add_bos: bool = False) -> list[int]:
         """Ids of `text`. With `parse_special`, spellings of control tokens become these tokens; without, they
@@ -115,8 +113,7 @@ class Tokenizer:
 
         Raises `InvalidRequestError` if `text` holds a lone surrogate and so is not Unicode text.
         """
-        pieces = _partition([text] if text else [], self._all_found) if parse_special else [text]
-        ids = self.encode_pieces(pieces)
+        ids = self.encode_pieces(self._all_found.split([text]) if parse_special else [text])
         if add_bos and self.bos_id is not None:
             ids.insert(0, self.bos_id)
         return ids
@@ -127,14 +124,14 @@ class Tokenizer:
         A spelling of one character is left in the text: there is no place inside it for a mark that says that
         it is not the token.
         """
-        return _partition([text] if text else [], self._long_control)
+        return self._long_control.split([text])
 
     def encode_pieces(self, pieces: Iterable[int | str]) -> list[int]:
         """Ids of a sequence of ready ids and text; control tokens spelled in the text stay text."""
         vocabulary = self._vocabulary
         ids: list[int] = []
         prefix = vocabulary.space_prefix != "never"
-        for piece in _partition(list(pieces), self._always_found):
+        for piece in self._always_found.split(pieces):
             if isinstance(piece, int):
                 ids.append(piece)
                 prefix = vocabulary.space_prefix == "each"
@@ -147,7 +144,7 @@ class Tokenizer:
         surrogate = _SURROGATE.search(text)
         if surrogate:
             raise InvalidRequestError(
-                f"text holds a lone surrogate U+{ord(surrogate[0]):04X} at character {surrogate.start()}; "
+                f"text holds the lone surrogate U+{ord(surrogate[0]):04X}, half of a character; "
                 "send valid Unicode",
                 code="invalid_unicode",
             )
@@ -201,24 +198,3 @@ class Tokenizer:
             return b"".join(bytes((_BYTE_OF[c],)) if c in _BYTE_OF else c.encode() for c in text)
         byte = _BYTE_TOKEN.match(text)
         return bytes((int(byte[1], 16),)) if byte else text.replace(_SPACE_STAND_IN, " ").encode()
-
-
-def _partition(pieces: list[int | str], tokens: Sequence[SpecialToken]) -> list[int | str]:
-    """Cuts the text pieces at every occurrence of `tokens`, each token in turn over all that is left."""
-    for token in tokens:
-        if not any(isinstance(p, str) and token.text in p for p in pieces):
-            continue
-        cut: list[int | str] = []
-        for piece in pieces:
-            if isinstance(piece, int):
-                cut.append(piece)
-                continue
-            first, *rest = piece.split(token.text)
-            parts: list[int | str] = [first]
-            for part in rest:
-                if token.lstrip and isinstance(parts[-1], str):
-                    parts[-1] = parts[-1].rstrip(_ASCII_SPACES)
-                parts += [token.id, part.lstrip(_ASCII_SPACES) if token.rstrip else part]
-            cut += [p for p in parts if p != ""]
-        pieces = cut
-    return pieces
