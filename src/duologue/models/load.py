@@ -1,12 +1,12 @@
-"""From what a user typed to a packed model: out of the packed cache, or read, calibrated, quantised and
-cached."""
+"""From what a user typed to a packed model: from the packed cache, or read, calibrated and quantised."""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,6 +58,7 @@ def load_model(model: str | Path, prepare: Prepare, *, progress: bool = False) -
             if packed is None:
                 remove_leftovers(path)
                 packed = _pack_and_cache(source, prepare, path, key, progress)
+                _give_memory_back()
     return replace(packed, name=source.name)  # the same weights may be reached under several names
 
 
@@ -125,6 +126,12 @@ def _pack(source: Source, prepare: Prepare) -> PackedModel:
         tokenizer=prepared.tokenizer,
         chat_template=checkpoint.chat_template,
     )
+
+
+def _give_memory_back() -> None:
+    """Packing frees much that glibc keeps for later (290 MB for SmolLM2), but nothing comes later."""
+    with suppress(OSError, AttributeError):  # other C libraries
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager
