@@ -27,6 +27,15 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
     Raises `ModelLoadError` for missing or contradictory entries, `UnsupportedModelError` for a tokenizer kind
     or pre-tokenizer that is not supported.
     """
+    try:
+        return _vocabulary(metadata)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ModelLoadError(
+            f"the model file's tokenizer.ggml entries are damaged ({error}); fetch it again"
+        ) from error
+
+
+def _vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     kind = _entry(metadata, "model")
     if kind not in ("gpt2", "llama"):
         raise UnsupportedModelError(
@@ -43,7 +52,7 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
     if kind == "gpt2":
         pre = pre_tokenizer(str(metadata.get("tokenizer.ggml.pre") or "default"))
         backend, has_fillers = _byte_level_backend(tokens, control, _entry(metadata, "merges"), pre)
-        adds_bos, default_bos, default_eos = pre.adds_bos, 11, 11
+        adds_bos, default_bos, default_eos = pre.adds_bos, None, None
     else:
         backend, has_fillers = _spm_backend(tokens, control, _entry(metadata, "scores")), False
         adds_bos, default_bos, default_eos = True, 1, 2
