@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import re
@@ -90,6 +91,7 @@ class Terminal:
             preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # the controlling terminal
         )
         os.close(slave)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.text = ""
 
     def type(self, text: str) -> None:
@@ -101,7 +103,7 @@ class Terminal:
         while (match := re.search(pattern, self.text)) is None:
             assert time.monotonic() < deadline_s, self.text
             if select.select([self._master], [], [], 0.05)[0]:
-                self.text += os.read(self._master, 65536).decode(errors="replace")
+                self.text += self._decoder.decode(os.read(self._master, 65536))
         self.text = self.text[match.end() :]
         return match[0]
 
@@ -120,6 +122,8 @@ def terminal(tiny_model_dir: Path) -> Iterator[Terminal]:
 
 def test_ctrl_c_stops_the_reply_and_not_the_program(terminal: Terminal) -> None:
     terminal.read_until("/help lists commands")
+    # What is typed before there is a prompt, Ctrl-C would flush.
+    terminal.read_until("› ")
     # A random model may end its reply before the key arrives; ten such replies in a row do not happen.
     for _ in range(10):
         terminal.type("Hello\r")
@@ -127,10 +131,12 @@ def test_ctrl_c_stops_the_reply_and_not_the_program(terminal: Terminal) -> None:
         terminal.type("\x03")
         if terminal.read_until(r"stopped|/exit or Ctrl-D leaves") == "stopped":
             break
+        terminal.read_until("› ")
     else:
         pytest.fail("no reply was stopped")
     terminal.read_until("› ")
     terminal.type("Hello again\r")
     terminal.read_until(r"\d+ tokens")
+    terminal.read_until("› ")
     terminal.type("/exit\r")
     assert terminal.process.wait(30) == 0
