@@ -64,7 +64,7 @@ void attention(Array<const uint8_t, 2> pool, Array<const int32_t, 1> pages, Arra
             const int64_t count = row + call_rows < rows ? call_rows : rows - row;
             const int64_t position = first_position + row / group;
             const int64_t last = first_position + (row + count - 1) / group;
-            const AttentionArgs args = {q.data() + (b * rows + row) * dim,
+            AttentionArgs args = {q.data() + (b * rows + row) * dim,
                                         q_scale.data() + b * rows + row,
                                         static_cast<int32_t>(count),
                                         static_cast<int32_t>(group),
@@ -77,7 +77,12 @@ void attention(Array<const uint8_t, 2> pool, Array<const int32_t, 1> pages, Arra
                                         pages.data()};
             const int64_t first_key = window > 0 && position - window + 1 > 0 ? position - window + 1 : 0;
             const int64_t first_split = first_key / kSplitTokens;
-            for (int64_t split = first_split; split <= last / kSplitTokens; ++split) {
+            const int64_t last_split = last / kSplitTokens;
+            for (int64_t split = first_split; split <= last_split; ++split) {
+                if (split < last_split)
+                    args.next_block = args.block((split + 1) * kSplitTokens);
+                else
+                    args.next_block = b + 1 < blocks ? args.block(first_key) + block_offsets.data()[b + 1] - args.block_offset : nullptr;
                 table.attention_split(args, split, split == first_split ? total : partial, scratch.data());
                 if (split > first_split) table.attention_merge(total, partial, count, dim);
             }

@@ -10,7 +10,7 @@ static void prepare_queries(const int8_t* q, int64_t rows, int64_t dim, void* to
     std::memcpy(to, q, static_cast<size_t>(rows * dim));
 }
 
-static void prepare_keys(const uint8_t*, int64_t, void*) {}
+static void prepare_keys(const uint8_t*, int64_t, int64_t, void*) {}
 
 static inline F16 scale_by_exponent(F16 p, F16 shifted) {
     for (int i = 0; i < 16; ++i) {
@@ -32,7 +32,7 @@ static inline void store_weight_codes(uint8_t* to, F16 a, F16 b) {
 
 template <int R, bool Prepared>
 static void score_keys(const void* queries, int64_t row, const void* keys, int64_t dim, int group_begin, int group_end,
-                       const float* row_scale, const float* key_scales, float (*scores)[kPageTokens]) {
+                       int64_t, const float* row_scale, const float* key_scales, float (*scores)[kPageTokens]) {
     const int8_t* q = static_cast<const int8_t*>(queries) + row * dim;
     for (int r = 0; r < R; ++r, q += dim) {
         for (int t = group_begin * 16; t < group_end * 16; ++t) {
@@ -47,7 +47,7 @@ static void score_keys(const void* queries, int64_t row, const void* keys, int64
 
 template <int R>
 static void add_values(const uint8_t (*codes)[kPageTokens], const int8_t* values, int64_t dim, int quad_begin, int quad_end,
-                       const float* alpha, const float* scale, float* out) {
+                       int64_t, const float* alpha, const float* scale, float* out) {
     for (int r = 0; r < R; ++r, out += dim) {
         for (int64_t d = 0; d < dim; ++d) {
             int32_t acc = 0;
