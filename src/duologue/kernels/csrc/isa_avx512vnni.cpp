@@ -2,7 +2,11 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(DUOLOGUE_SIMDE)
+#include "simd/avx512_emulated.h"
+#else
 #include <immintrin.h>
+#endif
 #include "kernel_table.h"
 
 #define DUOLOGUE_ISA avx512vnni

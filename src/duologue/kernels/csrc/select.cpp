@@ -10,13 +10,20 @@ namespace {
 #if defined(__x86_64__)
 bool cpu_runs(const KernelTable& table) {
     __builtin_cpu_init();
+#if defined(DUOLOGUE_SIMDE)
+    if (&table == &kAvx512VnniKernels) return __builtin_cpu_supports("avx2");  // emulated
+#endif
     if (&table == &kAvx512VnniKernels)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
     if (&table == &kAvx2Kernels) return __builtin_cpu_supports("avx2");
     return true;
 }
+#if defined(DUOLOGUE_SIMDE)
+constexpr const KernelTable* kTables[] = {&kAvx2Kernels, &kAvx512VnniKernels, &kScalarKernels};  // emulation is never the default
+#else
 constexpr const KernelTable* kTables[] = {&kAvx512VnniKernels, &kAvx2Kernels, &kScalarKernels};
+#endif
 #else
 bool cpu_runs(const KernelTable&) { return true; }
 constexpr const KernelTable* kTables[] = {&kScalarKernels};

@@ -42,7 +42,7 @@ static int64_t int8_peak(int sequence, int64_t rounds) {
 
 static constexpr int kPeakVectors = 6;
 
-#elif defined(DUOLOGUE_ISA_AVX512VNNI)
+#elif defined(DUOLOGUE_ISA_AVX512VNNI) && !defined(DUOLOGUE_SIMDE)
 
 static inline void opaque(__m512i& x) { asm volatile("" : "+v"(x)); }
 static inline void opaque(F16& x) { asm volatile("" : "+v"(x.v)); }
@@ -67,7 +67,7 @@ static int64_t int8_peak(int sequence, int64_t rounds) {
 
 #endif
 
-#if defined(DUOLOGUE_ISA_SCALAR)
+#if defined(DUOLOGUE_ISA_SCALAR) || (defined(DUOLOGUE_ISA_AVX512VNNI) && defined(DUOLOGUE_SIMDE))
 
 static int64_t int8_peak(int, int64_t) { return 0; }
 static int64_t fp32_peak(int64_t) { return 0; }
