@@ -1,4 +1,4 @@
-"""int8 paged attention equals its numpy reference bit for bit, on every instruction set and for any cut into calls."""
+"""int8 paged attention equals its numpy reference bit for bit, on all instruction sets, however it is cut."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STALE = 0xFF
 
 @dataclass(frozen=True)
 class Shape:
-    """One KV head of a sequence: the last `tokens` of `context` positions attend, `group` query heads each."""
+    """One KV head of a sequence: the last `tokens` of `context` positions attend with `group` heads each."""
 
     head_dim: int
     group: int
@@ -82,7 +82,9 @@ def make_inputs(shape: Shape, *, seed: int = 0, sharpness: float = 1.0) -> Input
 
 CONTEXTS = [1, 15, 63, 64, 65, 511, 512, 513, 1500]
 DECODES = [
-    Shape(dim, group, context, 1) for context in CONTEXTS for dim, group in [(64, 3), (64, 1), (128, 4), (48, 9)]
+    Shape(dim, group, context, 1)
+    for context in CONTEXTS
+    for dim, group in [(64, 3), (64, 1), (128, 4), (48, 9)]
 ]
 PREFILLS = [
     Shape(64, 3, 200, 200),
@@ -137,7 +139,14 @@ def test_values_of_zero_give_zero(isa: str) -> None:
 )
 @settings(deadline=None, max_examples=30)
 def test_cut_into_calls_never_shows(
-    isa: str, head_dim: int, group: int, first_position: int, tokens: int, window: int, row_tokens: int, seed: int
+    isa: str,
+    head_dim: int,
+    group: int,
+    first_position: int,
+    tokens: int,
+    window: int,
+    row_tokens: int,
+    seed: int,
 ) -> None:
     shape = Shape(head_dim, group, first_position + tokens, tokens, window)
     inputs = make_inputs(shape, seed=seed)
@@ -148,10 +157,14 @@ def test_cut_into_calls_never_shows(
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("shape", [Shape(64, 3, 100, 100), Shape(64, 3, 700, 5, window=130), Shape(64, 4, 513, 1)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [Shape(64, 3, 100, 100), Shape(64, 3, 700, 5, window=130), Shape(64, 4, 513, 1)], ids=str
+)
 def test_stale_bytes_never_show(shape: Shape, isa: str) -> None:
     inputs = make_inputs(shape)
-    np.testing.assert_array_equal(inputs.attend(inputs.pool(fill=STALE), isa), inputs.attend(inputs.pool(fill=0), isa))
+    np.testing.assert_array_equal(
+        inputs.attend(inputs.pool(fill=STALE), isa), inputs.attend(inputs.pool(fill=0), isa)
+    )
     assert np.isnan(np.full(4, STALE, dtype=np.uint8).view(np.float32)).all()
 
 
@@ -164,7 +177,8 @@ def test_exactly_the_seen_keys_matter(position: int, isa: str) -> None:
     before = inputs.attend(pool, isa)
     page, slot = divmod(position, PAGE_TOKENS)
     block = pool[inputs.pages[page], BLOCK_OFFSET:]
-    key_byte, value_byte = slot // 16 * 64 * 16 + slot % 16 * 4, PAGE_TOKENS * 64 + slot // 4 * 64 * 4 + slot % 4
+    key_byte = slot // 16 * 64 * 16 + slot % 16 * 4
+    value_byte = PAGE_TOKENS * 64 + slot // 4 * 64 * 4 + slot % 4
     for index in (key_byte, value_byte):
         block[index] ^= 0x40
         assert np.array_equal(inputs.attend(pool, isa), before) == (not 70 <= position <= 199), index
@@ -172,12 +186,13 @@ def test_exactly_the_seen_keys_matter(position: int, isa: str) -> None:
 
 
 def _p_rounding_bound(scores: np.ndarray, v_codes: np.ndarray, v_scale: np.ndarray) -> np.ndarray:
-    """Most that rounding the weights can change one row's output [D]: half a code of each scale group's largest weight."""
+    """Most that rounding weights changes a row [D]: half a code of each scale group's largest weight."""
     p = np.exp(scores - scores.max())
     bound = np.zeros(v_codes.shape[1])
     for begin in range(0, len(p), attention.P_SCALE_TOKENS):
         part = slice(begin, begin + attention.P_SCALE_TOKENS)
-        bound += 0.5 * (p[part] * v_scale[part]).max() / 127 * np.abs(v_codes[part].astype(np.float64)).sum(axis=0)
+        half_code = 0.5 * (p[part] * v_scale[part]).max() / 127
+        bound += half_code * np.abs(v_codes[part].astype(np.float64)).sum(axis=0)
     return bound / p.sum()
 
 
@@ -186,11 +201,12 @@ def _p_rounding_bound(scores: np.ndarray, v_codes: np.ndarray, v_scale: np.ndarr
 def test_error_is_what_rounding_explains(context: int, isa: str) -> None:
     # Float attention over the dequantised Q, K and V: what remains is P's rounding and fp32 noise.
     inputs = make_inputs(Shape(64, 3, context, 1))
-    (k_codes, k_scale), (v_codes, v_scale) = rows.quantize_rows(inputs.keys), rows.quantize_rows(inputs.values)
+    k_codes, k_scale = rows.quantize_rows(inputs.keys)
+    v_codes, v_scale = rows.quantize_rows(inputs.values)
     q = inputs.q * inputs.q_scale[:, None]
     keys, values = k_codes * k_scale[:, None], v_codes * v_scale[:, None]
     exact = reference.attend_float(q, keys, values, group=3, first_position=context - 1)
-    # Scores are rounded three times, the exponent is off by at most 2e-7 relative, sums and rescaling by one rounding per step.
+    # Scores are rounded three times, 2^x is off by at most 2e-7, sums and rescaling by one rounding per step.
     score_error = 3 * 2.0**-24 * np.abs(q @ keys.T).max()
     noise = (2e-7 + score_error + (context / 16 + 30) * 2.0**-24) * 2 * np.abs(values).max()
     for row, result in enumerate(inputs.attend(inputs.pool(isa), isa)):

@@ -1,8 +1,9 @@
 """int8 paged attention and the KV stores that feed it. See `reference.attention` for the arithmetic.
 
-The functions here run one sequence over a numpy page pool [pages, page_bytes], for tests and benchmarks; the engine's
-executor calls the same kernels on its own pool. Inside a page, every pair of owner layer and KV head has a block at a
-byte offset of its own (`kv_block_bytes` long): keys, values, key scales, value scales of `PAGE_TOKENS` positions.
+The functions here run one sequence over a numpy page pool [pages, page_bytes], for tests and benchmarks; the
+engine's executor calls the same kernels on its own pool. Inside a page, every pair of owner layer and KV head
+has a block at a byte offset of its own (`kv_block_bytes` long): keys, values, key scales and value scales of
+`PAGE_TOKENS` positions.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ def store_kv(
     *,
     isa: str = "",
 ) -> None:
-    """Quantise keys and values [T, D] of one KV head into `pool`, at positions first_position .. first_position + T - 1.
+    """Quantise keys and values [T, D] of one KV head into `pool`, in place.
 
-    `pages` [>= positions / PAGE_TOKENS] are the sequence's page ids. Writes into `pool` in place.
+    They take positions first_position .. first_position + T - 1 of the sequence whose page ids are `pages`.
 
     Raises ValueError when shapes, page ids or the block's place do not fit, or a value is not finite.
     """
@@ -65,9 +66,10 @@ def attend(
 ) -> Floats:
     """softmax(q . K) . V of one sequence, for B KV heads at once: q [B, rows, D] int8 -> out [B, rows, D].
 
-    Row r belongs to the token at position first_position + r // group; it sees the keys up to its own position, or
-    the last `window` of them. `q_scale` [B, rows] includes the softmax scale, `block_offsets` [B] are the heads' places
-    in a page. The result does not depend on `row_block`, the rows given to one kernel call. Releases the GIL.
+    Row r belongs to the token at position first_position + r // group; it sees the keys up to its own
+    position, or the last `window` of them. `q_scale` [B, rows] includes the softmax scale; `block_offsets`
+    [B] are the heads' places in a page. The result does not depend on `row_block`, the rows given to one kernel
+    call. Releases the GIL.
 
     Raises ValueError when shapes, page ids or block places do not fit.
     """

@@ -8,9 +8,9 @@ Per row and key tile of PAGE_TOKENS keys, in base 2:
     w = p * v_scale;  codes = round(w * (127 / amax)) in 0..127, one amax per P_SCALE_TOKENS keys
     out = out * alpha + float(codes . V) * (amax / 127)
 
-P . V is integer, so that prefill at long context is not bound by fp32; the price is P's rounding, half a code of the
-largest weight in the tile. Splits of SPLIT_TOKENS keys start afresh and are merged in ascending order. Keys that a row
-does not see take part in nothing.
+P . V is integer, so that prefill at long context is not bound by fp32; the price is P's rounding, half a code
+of the largest weight in the tile. Splits of SPLIT_TOKENS keys start afresh and are merged in ascending order.
+Keys that a row does not see take part in nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def attend(
     first_position: int,
     window: int = 0,
 ) -> Floats:
-    """q [rows, D] int8 over float keys and values [T, D] of one KV head, which are quantised here -> [rows, D]."""
+    """q [rows, D] int8 over float keys and values [T, D] of one KV head, quantised here -> [rows, D]."""
     k_codes, k_scale = quantize_rows(keys)
     v_codes, v_scale = quantize_rows(values)
     out = np.empty(q.shape, dtype=np.float32)
@@ -84,7 +84,7 @@ def store_kv(
 ) -> None:
     """Quantise keys and values [T, D] into `pool` [pages, page_bytes], in place.
 
-    A block holds keys [tokens/16][D/4][16][4] (code + 128), values [tokens/4][D][4], then the fp32 scales of each.
+    A block holds keys [tokens/16][D/4][16][4] (code + 128), values [tokens/4][D][4], then their fp32 scales.
     """
     dim = keys.shape[1]
     k_codes, k_scale = quantize_rows(keys)
@@ -93,10 +93,10 @@ def store_kv(
         page, slot = divmod(first_position + t, PAGE_TOKENS)
         block = pool[pages[page], block_offset : block_offset + 2 * PAGE_TOKENS * (dim + 4)]
         code_bytes = PAGE_TOKENS * dim
-        stored = block[:code_bytes].reshape(PAGE_TOKENS // 16, dim // 4, 16, 4)
-        stored[slot // 16, :, slot % 16, :] = (k_codes[t].astype(np.int32) + 128).reshape(dim // 4, 4)
-        stored = block[code_bytes : 2 * code_bytes].view(np.int8).reshape(PAGE_TOKENS // 4, dim, 4)
-        stored[slot // 4, :, slot % 4] = v_codes[t]
+        key_bytes = block[:code_bytes].reshape(PAGE_TOKENS // 16, dim // 4, 16, 4)
+        key_bytes[slot // 16, :, slot % 16, :] = (k_codes[t].astype(np.int32) + 128).reshape(dim // 4, 4)
+        value_bytes = block[code_bytes : 2 * code_bytes].view(np.int8).reshape(PAGE_TOKENS // 4, dim, 4)
+        value_bytes[slot // 4, :, slot % 4] = v_codes[t]
         scales = block[2 * code_bytes :].view(np.float32)
         scales[slot] = k_scale[t]
         scales[PAGE_TOKENS + slot] = v_scale[t]
@@ -119,7 +119,7 @@ def _attend_row(
                 state = _add_tile(state, s, v_codes[keys], v_scale[keys], keys.start - tile)
         total = state if total is None else _merge(total, state)
     assert total is not None
-    return total[2] / total[1]
+    return np.divide(total[2], total[1], dtype=np.float32)
 
 
 def _add_tile(state: State, s: Floats, v_codes: Codes, v_scale: Floats, offset: int) -> State:
