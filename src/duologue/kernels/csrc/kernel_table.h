@@ -42,6 +42,10 @@ struct AttentionArgs {
     int64_t page_bytes;
     int64_t block_offset;    // of this (owner layer, KV head) inside a page
     const int32_t* pages;    // page ids of the sequence, by position / kPageTokens
+    const uint8_t* next_block = nullptr;  // KV block that the calling thread reads next, fetched during the call's last tile
+
+    // The KV block of `position`'s page.
+    const uint8_t* block(int64_t position) const { return pool + pages[position / kPageTokens] * page_bytes + block_offset; }
 };
 
 // Running softmax state of each row: maximum, denominator, unnormalised output.
