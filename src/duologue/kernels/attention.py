@@ -68,8 +68,8 @@ def attend(
 
     Row r belongs to the token at position first_position + r // group; it sees the keys up to its own
     position, or the last `window` of them. `q_scale` [B, rows] includes the softmax scale; `block_offsets`
-    [B] are the heads' places in a page. The result does not depend on `row_block`, the rows given to one kernel
-    call. Releases the GIL.
+    [B] are the heads' places in a page. The result does not depend on `row_block`, the rows given to one
+    kernel call. Releases the GIL.
 
     Raises ValueError when shapes, page ids or block places do not fit.
     """
