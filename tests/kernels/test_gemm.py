@@ -68,7 +68,9 @@ def test_epilogues_equal_reference(isa: str, shape: tuple[int, int, int], with_b
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("shape", [(1, 192, 576), (3, 96, 1540), (9, 320, 1024), (130, 130, 1536), (300, 65, 96)])
+@pytest.mark.parametrize(
+    "shape", [(1, 192, 576), (3, 96, 1540), (9, 320, 1024), (130, 130, 1536), (300, 65, 96)]
+)
 def test_several_blocks_of_rows_and_depth(isa: str, shape: tuple[int, int, int]) -> None:
     a, a_scale, w, w_scale, bias = make_case(*shape)
     got = gemm.gemm_int8(a, a_scale, pack_weight(w, w_scale, bias), isa=isa)

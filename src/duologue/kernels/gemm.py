@@ -1,6 +1,6 @@
 """Matrix products: packed int8 weights times int8 activations, exact in int32; calibration's fp32 product.
 
-Weights are packed once, [N/64][K/4][64][4] bytes with N and K padded by zeros, for all instruction sets and M.
+Weights are packed once, [N/64][K/4][64][4] bytes, N and K padded by zeros, for all instruction sets and M.
 """
 
 from __future__ import annotations
@@ -147,8 +147,9 @@ def gemm_int8(
     """a [M, K] int8 codes times packed weights -> fp32 [M, N] (N/2 for a gated pair), on the calling thread.
 
     y = (acc * a_scale[m]) * w_scale[n] (+ bias[n]), acc exact. `out` is written in place and returned; it is
-    required for `Epilogue.ADD` and when only `rows` or packed `columns` (multiples of 16, of 32 for a gated pair)
-    are computed; the rest of it stays as it was. Raises ValueError when dtypes, shapes or ranges do not fit.
+    required for `Epilogue.ADD` and when only `rows` or packed `columns` (multiples of 16, of 32 for a gated
+    pair) are computed; the rest of it stays as it was. Raises ValueError when dtypes, shapes or ranges do not
+    fit.
     """
     codes = _padded_activations(a, packed.k)
     m = codes.shape[0]
