@@ -232,3 +232,18 @@ def test_sentencepiece_falls_back_to_bytes() -> None:
     assert tokenizer.encode("aé\n") == [259, 260, 3 + 0xC3, 3 + 0xA9, 3 + 0x0A]
     assert tokenizer.decode(tokenizer.encode("aé\n")) == "aé\n"
     assert tokenizer.token_bytes(3 + 0xC3) == b"\xc3"
+
+
+def test_sentencepiece_merges_through_a_character_without_a_token() -> None:
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "a", "aé"]
+    tokenizer = spm_tokenizer(
+        **{
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, 1, 1],
+            "tokenizer.ggml.scores": [0.0] * 261,
+            "tokenizer.ggml.add_space_prefix": False,
+        }
+    )
+    tokenizer = Tokenizer.from_bytes(tokenizer.to_bytes())
+    assert tokenizer.encode("aé") == [260]
+    assert tokenizer.encode("éa") == [3 + 0xC3, 3 + 0xA9, 259]

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from tokenizers import pre_tokenizers
 
 from duologue.dialogue.pretokenizers import PreTokenizer, pre_tokenizer
 from duologue.dialogue.vocabulary import END_OF_TURN_TEXTS, SpecialToken, Vocabulary
 from duologue.errors import ModelLoadError, UnsupportedModelError
+
+FillerIds: TypeAlias = tuple[tuple[int, ...], ...]
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # GGUF token types; the others are plain text
 _ALWAYS_PLAIN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # shown to the user by llama.cpp
@@ -51,10 +53,12 @@ def _vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     control = {t.text for t in specials if t.control}
     if kind == "gpt2":
         pre = pre_tokenizer(str(metadata.get("tokenizer.ggml.pre") or "default"))
+        filler_ids: FillerIds = ()
         backend, has_fillers = _byte_level_backend(tokens, control, _entry(metadata, "merges"), pre)
         adds_bos, default_bos, default_eos = pre.adds_bos, None, None
     else:
-        backend, has_fillers = _spm_backend(tokens, control, _entry(metadata, "scores")), False
+        backend, filler_ids = _spm_backend(tokens, control, _entry(metadata, "scores"))
+        has_fillers = bool(filler_ids)
         adds_bos, default_bos, default_eos = True, 1, 2
 
     bos_id = _special_id(metadata, "bos", len(tokens), default_bos)
@@ -74,6 +78,7 @@ def _vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         adds_bos=bos_id is not None and bool(metadata.get("tokenizer.ggml.add_bos_token", adds_bos)),
         space_prefix="each" if spm_prefix else "never",
         has_fillers=has_fillers,
+        filler_ids=filler_ids,
     )
 
 
@@ -123,10 +128,10 @@ def _byte_level_backend(
         at = line.find(" ", 1)
         if at > 0 and line[:at] + line[at + 1 :] not in control:
             pairs[line[:at], line[at + 1 :]] = None
-    fillers = set(pre_tokenizers.ByteLevel.alphabet())
+    needed = set(pre_tokenizers.ByteLevel.alphabet())
     for left, right in pairs:
-        fillers.update((left, right, left + right))
-    missing = sorted(fillers - vocab.keys())
+        needed.update((left, right, left + right))
+    missing = sorted(needed - vocab.keys())
     vocab.update((text, len(tokens) + i) for i, text in enumerate(missing))
     splits = [
         {"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False}
@@ -134,18 +139,28 @@ def _byte_level_backend(
     ]
     encode_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     words = {"type": "Sequence", "pretokenizers": [*splits, encode_bytes]}
-    return _bpe(vocab, [f"{a} {b}" for a, b in pairs], words, ignore_merges=pre.ignore_merges), bool(missing)
+    backend = _bpe(vocab, [f"{a} {b}" for a, b in pairs], words, ignore_merges=pre.ignore_merges)
+    return backend, bool(missing)
 
 
-def _spm_backend(tokens: Sequence[str], control: set[str], scores: Sequence[float]) -> dict[str, Any]:
+def _spm_backend(
+    tokens: Sequence[str], control: set[str], scores: Sequence[float]
+) -> tuple[dict[str, Any], FillerIds]:
     if len(scores) != len(tokens):
         raise ModelLoadError(
             f"tokenizer.ggml.scores has {len(scores)} entries for {len(tokens)} tokens; the file is damaged"
         )
     vocab = {text: i for i, text in enumerate(tokens) if text not in control}
     ranked = sorted(vocab, key=lambda text: -float(scores[vocab[text]]))
+    # A character takes part in merges whether or not it is a token; left over, it falls back to its bytes.
+    missing = sorted(set().union(*ranked) - vocab.keys())
+    filler_ids = tuple(
+        tuple(vocab[name] for name in (f"<0x{byte:02X}>" for byte in char.encode()) if name in vocab)
+        for char in missing
+    )
+    vocab.update((char, len(tokens) + i) for i, char in enumerate(missing))
     merges = [list(pair) for text in ranked for pair in _splits(text, vocab)]
-    return _bpe(vocab, merges, None, byte_fallback=True)
+    return _bpe(vocab, merges, None, byte_fallback=True), filler_ids
 
 
 def _splits(text: str, vocab: Mapping[str, int]) -> Iterator[tuple[str, str]]:

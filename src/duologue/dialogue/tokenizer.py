@@ -155,8 +155,15 @@ class Tokenizer:
                 text = _SPACE_STAND_IN + text
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         if vocabulary.has_fillers and ids and max(ids) >= vocabulary.vocab_size:
-            ids = [i for i in ids if i < vocabulary.vocab_size]
+            ids = [real for i in ids for real in self._real_ids(i)]
         return ids
+
+    def _real_ids(self, token_id: int) -> tuple[int, ...]:
+        filler = token_id - self.vocab_size
+        if filler < 0:
+            return (token_id,)
+        filler_ids = self._vocabulary.filler_ids
+        return filler_ids[filler] if filler < len(filler_ids) else ()
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of `ids`; bytes that are not UTF-8 become U+FFFD. Control tokens are left out or spelled."""

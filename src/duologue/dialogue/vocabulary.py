@@ -2,8 +2,7 @@
 
 `backend_json` describes the `tokenizers` object that turns plain text into ids. Control tokens are not in it:
 they reach a sequence only through `special_tokens`, so no text can spell one by merging. Ids at and above
-`vocab_size` stand for things that the model has no token for (bytes missing from the vocabulary, say);
-encoding drops them.
+`vocab_size` are fillers: symbols that take part in merging and are no tokens of the model.
 """
 
 from __future__ import annotations
@@ -51,7 +50,8 @@ class Vocabulary:
     `coding` says what a token's text means: `byte_level` (GPT-2's printable stand-ins for bytes) or `spm`
     (U+2581 for a space, `<0xNN>` for single bytes). `space_prefix` is where text gets a leading space: never,
     after the start and every special token (`each`), or at the start only (`first`); with `prefix_doubles`,
-    also text that begins with one already. `has_fillers`: the backend knows ids past the vocabulary.
+    also text that begins with one already. `has_fillers`: the backend knows ids past the vocabulary;
+    `filler_ids[i]` is what `vocab_size + i` becomes in a sequence (nothing, if the tuple is shorter).
     """
 
     backend_json: str = field(repr=False)
@@ -65,6 +65,7 @@ class Vocabulary:
     space_prefix: Literal["never", "each", "first"] = "never"
     prefix_doubles: bool = True
     has_fillers: bool = False
+    filler_ids: tuple[tuple[int, ...], ...] = ()
 
     def to_bytes(self) -> bytes:
         header = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "backend_json"}
@@ -87,6 +88,7 @@ class Vocabulary:
             header = json.loads(data[start : start + size_bytes])
             header["special_tokens"] = tuple(SpecialToken(*t) for t in header["special_tokens"])
             header["eos_ids"] = frozenset(header["eos_ids"])
+            header["filler_ids"] = tuple(map(tuple, header.get("filler_ids", ())))
             return cls(backend_json=data[start + size_bytes :].decode(), **header)
         except (struct.error, ValueError, KeyError, TypeError) as error:
             raise ModelLoadError(
