@@ -10,7 +10,23 @@
 #define DUOLOGUE_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// Columns [n_begin, n_end) of row m from their accumulators; n_begin is a multiple of 16 (32 for kGatedSilu).
+// y of 16 columns from n.
+static inline F16 scaled_columns(const PackedWeight& w, F16 a_scale, int64_t n, const int32_t* acc) {
+    const F16 y = mul(mul(to_float(load_int(acc)), a_scale), load(w.scale + n));
+    return w.bias == nullptr ? y : add(y, load(w.bias + n));
+}
+
+static inline void put(float* to, F16 y, int64_t count, bool residual) {
+    if (count >= 16) {
+        store(to, residual ? add(load(to), y) : y);
+        return;
+    }
+    float lanes[16];
+    store(lanes, y);
+    for (int64_t j = 0; j < count; ++j) to[j] = residual ? to[j] + lanes[j] : lanes[j];
+}
+
+// Columns [n_begin, n_end) of row m from their accumulators, at most 64; n_begin is a multiple of 16 (32 for kGatedSilu).
 static inline void finish_row(const GemmArgs& args, int64_t m, int64_t n_begin, int64_t n_end, const int32_t* acc) {
     const PackedWeight& w = *args.w;
     if (args.acc_out != nullptr) {
@@ -19,30 +35,21 @@ static inline void finish_row(const GemmArgs& args, int64_t m, int64_t n_begin, 
     }
     const F16 a_scale = set1(args.a_scale[m]);
     float* out = args.out + m * args.out_stride;
-    const bool gated = args.epilogue == Epilogue::kGatedSilu;
-    const int64_t limit = gated ? w.n / 2 : w.n;
-    F16 gate = set1(0.0f);
-    for (int64_t n = n_begin; n < n_end; n += 16, acc += 16) {
-        F16 y = mul(mul(to_float(load_int(acc)), a_scale), load(w.scale + n));
-        if (w.bias != nullptr) y = add(y, load(w.bias + n));
-        int64_t column = n;
-        if (gated) {
-            if (n % 32 == 0) {
-                gate = y;
-                continue;
-            }
-            y = mul(silu16(gate), y);
-            column = n / 32 * 16;
-        }
-        if (column + 16 <= limit) {
-            store(out + column, args.epilogue == Epilogue::kAdd ? add(load(out + column), y) : y);
-            continue;
-        }
-        float lanes[16];
-        store(lanes, y);
-        for (int64_t j = 0; j < limit - column; ++j)
-            out[column + j] = args.epilogue == Epilogue::kAdd ? out[column + j] + lanes[j] : lanes[j];
+    if (args.epilogue != Epilogue::kGatedSilu) {
+        for (int64_t n = n_begin; n < n_end; n += 16, acc += 16)
+            put(out + n, scaled_columns(w, a_scale, n, acc), w.n - n, args.epilogue == Epilogue::kAdd);
+        return;
     }
+    const auto at = [&](int64_t n) { return scaled_columns(w, a_scale, n, acc + (n - n_begin)); };
+    const int64_t half = w.n / 2;
+    if (n_end - n_begin == 64) {
+        const F16x2 gate{at(n_begin), at(n_begin + 32)}, up{at(n_begin + 16), at(n_begin + 48)};
+        const F16x2 y = mul(silu16(gate), up);
+        put(out + n_begin / 2, y.a, half - n_begin / 2, false);
+        put(out + n_begin / 2 + 16, y.b, half - n_begin / 2 - 16, false);
+        return;
+    }
+    put(out + n_begin / 2, mul(silu16(at(n_begin)), at(n_begin + 16)), half - n_begin / 2, false);
 }
 
 static inline char* align_scratch(void* scratch) {
