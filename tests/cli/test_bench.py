@@ -1,4 +1,4 @@
-"""`duologue bench`, on a tiny model."""
+"""`duologue bench`, on a tiny model and with little effort."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ _ONE = ("--workload", "prefill_512", "--workload", "decode_short", "--repetition
 def test_engine_as_json(tiny_model_dir: Path) -> None:
     result = run("bench", "engine", str(tiny_model_dir), *_ONE, "--json")
     assert result.returncode == 0, result.stderr
-    prefill, decode = json.loads(result.stdout)
-    assert (prefill["workload"], decode["workload"]) == ("prefill_512", "decode_short")
+    report = json.loads(result.stdout)
+    prefill, decode = report["workloads"]
+    assert (prefill["name"], decode["name"]) == ("prefill_512", "decode_short")
     for reading in (prefill, decode):
         assert len(reading["samples_tokens_per_s"]) == 2
         assert min(reading["samples_tokens_per_s"]) <= reading["tokens_per_s"]
-        assert reading["operations_per_s"] > 0
+        assert reading["ops_per_s"] > 0
     assert decode["bytes_per_s"] > 0
+    assert report["threads"] == 1
+    share = decode["bytes_per_s"] / report["read_peak_bytes_per_s"]
+    assert decode["share_of_bandwidth"] == pytest.approx(share)
 
 
 def test_engine_as_a_table(tiny_model_dir: Path) -> None:
-    result = run("bench", "engine", str(tiny_model_dir), *_ONE)
+    result = run("bench", "engine", str(tiny_model_dir), *_ONE, "--no-peaks")
     assert result.returncode == 0, result.stderr
     rows = [line.split() for line in result.stdout.splitlines() if line.strip()]
     assert [row[0] for row in rows if row[0].startswith(("prefill", "decode"))] == [
@@ -34,16 +38,36 @@ def test_engine_as_a_table(tiny_model_dir: Path) -> None:
     ]
 
 
+def test_kernels_as_json() -> None:
+    result = run("bench", "kernels", "--quick", "--json", "--threads", "1")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["peaks"]["read_bytes_per_s"] > 0
+    assert {reading["shape"]["name"] for reading in report["gemm"]} >= {"qkv", "down", "head"}
+    for reading in report["attention"]:
+        assert reading["kv_bytes_per_s"] > 0
+        assert reading["ops_per_s"] > 0
+
+
+def test_kernels_as_a_table() -> None:
+    result = run("bench", "kernels", "--quick", "--threads", "1")
+    assert result.returncode == 0, result.stderr
+    assert "1 threads" in result.stdout
+    assert "gate_up" in result.stdout
+    assert "decode 32 x 512" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--workload", "dance"], "prefill_4096"),
-        (["--peer", "Q8_0"], "LABEL=GGUF"),
-        (["--peer", "Q8_0=/no/such/file"], "/no/such/file"),
-        (["--repetitions", "0"], "--repetitions"),
+        (["engine", "--workload", "dance"], "prefill_4096"),
+        (["engine", "--peer", "Q8_0"], "LABEL=GGUF"),
+        (["engine", "--peer", "Q8_0=/no/such/file"], "/no/such/file"),
+        (["engine", "--repetitions", "0"], "--repetitions"),
+        (["kernels", "--quick", "--isa", "sse2"], "sse2"),
     ],
 )
 def test_wrong_usage(arguments: list[str], says: str) -> None:
-    result = run("bench", "engine", *arguments)
-    assert result.returncode == 2
+    result = run("bench", *arguments)
+    assert result.returncode == 2, result.stderr
     assert says in " ".join(result.stderr.split())

@@ -1,22 +1,49 @@
-"""`duologue bench`: measurements of the kernels and of the engine."""
+"""`duologue bench`: measurements of the kernels and of the engine, held against the machine's own peaks."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from duologue.cli.options import DEFAULT_MODEL
 
-if TYPE_CHECKING:
-    from duologue.bench.engine import Comparison
-
 
 @click.group()
 def bench() -> None:
     """Measure kernels or the engine against the machine's peaks."""
+
+
+@bench.command()
+@click.option("--threads", type=click.IntRange(1), help="All cores unless given.")
+@click.option("--isa", default="", help="Instruction set: scalar, avx2, avx512vnni.  [default: the best]")
+@click.option("--quick", is_flag=True, help="Rough figures within seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def kernels(threads: int | None, isa: str, quick: bool, as_json: bool) -> None:
+    """int8 GEMM and attention on SmolLM2's shapes."""
+    from duologue.bench.attention import WORKLOADS, bench_attention
+    from duologue.bench.kernels import DEFAULT_EFFORT, Effort, bench_kernels
+    from duologue.cli.bench_report import attention_dicts, attention_lines
+    from duologue.engine.engine import default_threads
+
+    threads = threads or default_threads()
+    effort = Effort(1, 0.02, 4 << 20, 3, 100_000, 32 << 20) if quick else DEFAULT_EFFORT
+    workloads = [work for work in WORKLOADS if work.context <= 512] if quick else WORKLOADS
+    with _progress() as say:
+        try:
+            report = bench_kernels(threads, isa=isa, effort=effort, on_progress=say)
+            say("attention")
+            attention = bench_attention(workloads, threads=threads, repetitions=2 if quick else 5, isa=isa)
+        except RuntimeError as error:  # an instruction set that this CPU lacks
+            raise click.BadParameter(str(error), param_hint="--isa") from None
+    if as_json:
+        result = {**report.as_dict(), "attention": attention_dicts(attention, report.peaks)}
+        click.echo(json.dumps(result, indent=2))
+    else:
+        click.echo("\n".join([*report.lines(), "", *attention_lines(attention, report.peaks)]))
 
 
 def _labelled_path(text: str) -> tuple[str, Path]:
@@ -30,11 +57,9 @@ def _labelled_path(text: str) -> tuple[str, Path]:
 
 @bench.command()
 @click.argument("model", default=DEFAULT_MODEL)
-@click.option("--threads", type=click.IntRange(1), help="Engine threads; all cores unless given.")
+@click.option("--threads", type=click.IntRange(1), help="All cores unless given.")
 @click.option("--repetitions", type=click.IntRange(1), default=3, show_default=True)
-@click.option(
-    "--rounds", type=click.IntRange(1), default=1, show_default=True, help="Turns taken with peers."
-)
+@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Turns with peers.")
 @click.option("--workload", "names", multiple=True, help="Only this one; may be repeated.")
 @click.option(
     "--peer",
@@ -42,8 +67,9 @@ def _labelled_path(text: str) -> tuple[str, Path]:
     type=_labelled_path,
     metavar="LABEL=GGUF",
     multiple=True,
-    help="Measure llama.cpp beside, on this.",
+    help="Measure llama.cpp beside, on this file; may be repeated.",
 )
+@click.option("--peaks/--no-peaks", default=True, show_default=True, help="Measure the machine's peaks too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def engine(
     model: str,
@@ -52,20 +78,29 @@ def engine(
     rounds: int,
     names: tuple[str, ...],
     peers: tuple[tuple[str, Path], ...],
+    peaks: bool,
     as_json: bool,
 ) -> None:
     """Prefill and decode of MODEL, at several depths and batch sizes."""
-    from rich.console import Console
-
     from duologue.bench.engine import bench_engine
+    from duologue.bench.kernels import Effort, measure_peaks
     from duologue.bench.llama_cpp import WORKLOADS, LlamaCpp, default_peers_dir
+    from duologue.cli.bench_report import engine_dict, print_engine_table
+    from duologue.engine.engine import default_threads
 
     known = {workload.name: workload for workload in WORKLOADS}
     for name in names:
         if name not in known:
             raise click.BadParameter(f"'{name}' is none of {', '.join(known)}", param_hint="--workload")
+    threads = threads or default_threads()
     peer = LlamaCpp(default_peers_dir()) if peers else None
-    with Console(stderr=True).status("") as status:
+    # Measured before and after, and the higher reading counts: the clock of a shared machine drifts, and a
+    # share of a low peak would flatter.
+    readings = []
+    with _progress() as say:
+        if peaks:
+            say("peaks of this machine")
+            readings.append(measure_peaks(threads, effort=Effort(peak_repeats=5)))
         results = bench_engine(
             model,
             threads=threads,
@@ -74,58 +109,21 @@ def engine(
             workloads=[known[name] for name in names or known],
             peer=peer,
             peer_models=dict(peers),
-            on_progress=status.update,
+            on_progress=say,
         )
+        if peaks:
+            say("peaks of this machine, again")
+            readings.append(measure_peaks(threads, effort=Effort(peak_repeats=5)))
     if as_json:
-        click.echo(json.dumps([_comparison_dict(result) for result in results], indent=2))
+        click.echo(json.dumps(engine_dict(model, threads, results, readings), indent=2))
     else:
-        _print_comparisons(results, [label for label, _ in peers])
+        print_engine_table(results, [label for label, _ in peers], readings)
 
 
-def _comparison_dict(result: Comparison) -> dict[str, Any]:
-    ours = result.ours
-    return {
-        "workload": ours.workload.name,
-        "tokens_per_s": ours.tokens_per_s,
-        "samples_tokens_per_s": list(ours.samples),
-        "bytes_per_s": ours.bytes_per_s,
-        "operations_per_s": ours.operations_per_s,
-        "peers": {
-            label: {
-                "tokens_per_s": reading.tokens_per_s,
-                "samples_tokens_per_s": list(reading.samples),
-                "ratio": ours.tokens_per_s / reading.tokens_per_s,
-            }
-            for label, reading in result.peers.items()
-        },
-    }
-
-
-def _print_comparisons(results: list[Comparison], labels: list[str]) -> None:
-    from rich import box
+@contextmanager
+def _progress() -> Generator[Callable[[str], None], None, None]:
+    """A spinner with a message on stderr, if that is a terminal."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("workload")
-    for column in (
-        "tokens/s",
-        "min to max",
-        "GB/s",
-        "GOP/s",
-        *labels,
-        *(f"ratio to {label}" for label in labels),
-    ):
-        table.add_column(column, justify="right")
-    for result in results:
-        ours, peers = result.ours, [result.peers[label].tokens_per_s for label in labels]
-        table.add_row(
-            ours.workload.name,
-            f"{ours.tokens_per_s:,.1f}",
-            f"{min(ours.samples):,.1f} to {max(ours.samples):,.1f}",
-            f"{ours.bytes_per_s / 1e9:.1f}" if ours.bytes_per_s else "",
-            f"{ours.operations_per_s / 1e9:,.0f}",
-            *(f"{speed:,.1f}" for speed in peers),
-            *(f"{ours.tokens_per_s / speed:.2f}x" for speed in peers),
-        )
-    Console().print(table)
+    with Console(stderr=True).status("") as status:
+        yield status.update
