@@ -66,7 +66,7 @@ class Settings:
 
     `flash_attention` "best" measures both and keeps the faster reading. The tools' default means "on" for a
     CPU, and no one choice is right: in processor time of one AVX2 core, on Q8_0, "on" took 14 % less for a
-    prefill of 512 tokens, but 17 % more for one of 4,096 and 2.4 times as much for decoding after 4,096.
+    prefill of 512 tokens, but 19 % more for one of 4,096 and 2.4 times as much for decoding after 4,096.
     """
 
     threads: int = 2
