@@ -51,6 +51,7 @@ static inline F16 select_range(int begin, int end, F16 inside, F16 outside) {
 
 struct KeyTile {
     const void* keys;  // stored bytes, or prepared
+    bool prepared;
     const float* key_scales;
     const int8_t* values;
     const float* value_scales;
@@ -67,7 +68,7 @@ struct AttentionRows {
     const float* scale;  // q_scale of all rows of the call
 };
 
-template <int R, bool Prepared, bool Masked>
+template <int R, bool Masked>
 static void attend_chunk(const KeyTile& tile, const AttentionRows& rows, int64_t row, const AttentionState& state) {
     constexpr int kGroups = kPageTokens / 16;
     constexpr int kParts = kPageTokens / kPScaleTokens;
@@ -101,7 +102,8 @@ static void attend_chunk(const KeyTile& tile, const AttentionRows& rows, int64_t
     }
     store(row_scale, mul(load(row_scale), set1(kLog2E)));
 
-    score_keys<R, Prepared>(rows.queries, row, tile.keys, rows.dim, group_begin, group_end, tile.ahead, row_scale, tile.key_scales, weights);
+    score_keys<R>(tile.prepared, rows.queries, row, tile.keys, rows.dim, group_begin, group_end, tile.ahead, row_scale, tile.key_scales,
+                  weights);
 
     for (int r = 0; r < R; ++r) {
         F16 best = set1(-INFINITY);
@@ -168,18 +170,18 @@ static void attend_chunk(const KeyTile& tile, const AttentionRows& rows, int64_t
     }
 }
 
-template <int R, bool Prepared>
+template <int R>
 static void attend_rows(const KeyTile& tile, const AttentionRows& rows, int64_t row, int64_t count, const AttentionState& state) {
     if (count < R) {
-        if constexpr (R > 1) attend_rows<R - 1, Prepared>(tile, rows, row, count, state);
+        if constexpr (R > 1) attend_rows<R - 1>(tile, rows, row, count, state);
         return;
     }
     const int64_t first = rows.first_position + row / rows.group, last = rows.first_position + (row + R - 1) / rows.group;
     const bool whole = first >= tile.begin + kPageTokens - 1 && (rows.window == 0 || last - rows.window + 1 <= tile.begin);
     if (whole)
-        attend_chunk<R, Prepared, false>(tile, rows, row, state);
+        attend_chunk<R, false>(tile, rows, row, state);
     else
-        attend_chunk<R, Prepared, true>(tile, rows, row, state);
+        attend_chunk<R, true>(tile, rows, row, state);
 }
 
 static int64_t attention_scratch_bytes(int32_t rows, int32_t head_dim) {
@@ -222,18 +224,15 @@ static void attention_split(const AttentionArgs& args, int64_t split, const Atte
         const uint8_t* next = begin + kPageTokens < end ? args.block(begin + kPageTokens) : args.next_block;
         tile.ahead = next != nullptr ? next - block : 0;
         for (int64_t i = layout.key_scales_offset(); i < layout.bytes(); i += 64) __builtin_prefetch(block + tile.ahead + i);
-        const bool prepare = row_end - row_begin >= kPrepareKeysRows;
-        if (prepare) {
+        tile.prepared = row_end - row_begin >= kPrepareKeysRows;
+        if (tile.prepared) {
             prepare_keys(block, dim, tile.ahead, prepared_keys);
             tile.keys = prepared_keys;
         }
         for (int64_t row = row_begin; row < row_end;) {
             // Chunks of nearly one size: 9 rows are 5 and 4, not 8 and 1.
             const int64_t left = row_end - row, chunks = (left + kChunkRows - 1) / kChunkRows, count = (left + chunks - 1) / chunks;
-            if (prepare)
-                attend_rows<kChunkRows, true>(tile, view, row, count, state);
-            else
-                attend_rows<kChunkRows, false>(tile, view, row, count, state);
+            attend_rows<kChunkRows>(tile, view, row, count, state);
             row += count;
             tile.ahead = 0;
         }

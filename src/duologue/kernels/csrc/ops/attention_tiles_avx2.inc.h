@@ -158,18 +158,25 @@ static void score_stored(const int16_t* q_rows, const uint8_t* keys, int64_t dim
     }
 }
 
-template <int R, bool Prepared>
-static void score_keys(const void* queries, int64_t row, const void* keys, int64_t dim, int group_begin, int group_end, int64_t ahead,
-                       const float* row_scale, const float* key_scales, float (*scores)[kPageTokens]) {
-    constexpr int kMost = Prepared ? 4 : 6;
-    constexpr int kNow = R > kMost ? 4 : R;
+template <int R>
+static void score_keys(bool prepared, const void* queries, int64_t row, const void* keys, int64_t dim, int group_begin, int group_end,
+                       int64_t ahead, const float* row_scale, const float* key_scales, float (*scores)[kPageTokens]) {
     const int16_t* q = static_cast<const int16_t*>(queries) + row * query_stride(dim);
-    if constexpr (Prepared)
-        score_prepared<kNow>(q, static_cast<const __m256i*>(keys), dim, group_begin, group_end, row_scale, key_scales, scores);
-    else
-        score_stored<kNow>(q, static_cast<const uint8_t*>(keys), dim, group_begin, group_end, ahead, row_scale, key_scales, scores);
-    if constexpr (R > kNow)
-        score_keys<R - kNow, Prepared>(queries, row + kNow, keys, dim, group_begin, group_end, 0, row_scale + kNow, key_scales, scores + kNow);
+    if (prepared) {
+        const __m256i* k = static_cast<const __m256i*>(keys);
+        constexpr int kFirst = R < 4 ? R : 4;
+        score_prepared<kFirst>(q, k, dim, group_begin, group_end, row_scale, key_scales, scores);
+        if constexpr (R > kFirst)
+            score_prepared<R - kFirst>(q + kFirst * query_stride(dim), k, dim, group_begin, group_end, row_scale + kFirst, key_scales,
+                                       scores + kFirst);
+        return;
+    }
+    const uint8_t* k = static_cast<const uint8_t*>(keys);
+    constexpr int kFirst = R > 6 ? 4 : R;
+    score_stored<kFirst>(q, k, dim, group_begin, group_end, ahead, row_scale, key_scales, scores);
+    if constexpr (R > kFirst)
+        score_stored<R - kFirst>(q + kFirst * query_stride(dim), k, dim, group_begin, group_end, 0, row_scale + kFirst, key_scales,
+                                 scores + kFirst);
 }
 
 template <int R>
@@ -206,8 +213,8 @@ static void add_value_rows(const uint8_t (*codes)[kPageTokens], const int8_t* va
 template <int R>
 static void add_values(const uint8_t (*codes)[kPageTokens], const int8_t* values, int64_t dim, int quad_begin, int quad_end,
                        int64_t ahead, const float* alpha, const float* scale, float* out) {
-    constexpr int kNow = R > 6 ? 4 : R;
-    add_value_rows<kNow>(codes, values, dim, quad_begin, quad_end, ahead, alpha, scale, out);
-    if constexpr (R > kNow)
-        add_values<R - kNow>(codes + kNow, values, dim, quad_begin, quad_end, 0, alpha + kNow, scale + kNow, out + kNow * dim);
+    constexpr int kFirst = R > 6 ? 4 : R;
+    add_value_rows<kFirst>(codes, values, dim, quad_begin, quad_end, ahead, alpha, scale, out);
+    if constexpr (R > kFirst)
+        add_value_rows<R - kFirst>(codes + kFirst, values, dim, quad_begin, quad_end, 0, alpha + kFirst, scale + kFirst, out + kFirst * dim);
 }

@@ -86,8 +86,8 @@ static inline void score_groups(const int8_t* q, const uint8_t* keys, int64_t di
     }
 }
 
-template <int R, bool Prepared>
-static void score_keys(const void* queries, int64_t row, const void* keys, int64_t dim, int group_begin, int group_end,
+template <int R>
+static void score_keys(bool, const void* queries, int64_t row, const void* keys, int64_t dim, int group_begin, int group_end,
                        int64_t ahead, const float* row_scale, const float* key_scales, float (*scores)[kPageTokens]) {
     const int8_t* q = static_cast<const int8_t*>(queries) + row * (dim + 4);
     const uint8_t* k = static_cast<const uint8_t*>(keys);

@@ -30,8 +30,8 @@ static inline void store_weight_codes(uint8_t* to, F16 a, F16 b) {
     }
 }
 
-template <int R, bool Prepared>
-static void score_keys(const void* queries, int64_t row, const void* keys, int64_t dim, int group_begin, int group_end,
+template <int R>
+static void score_keys(bool, const void* queries, int64_t row, const void* keys, int64_t dim, int group_begin, int group_end,
                        int64_t, const float* row_scale, const float* key_scales, float (*scores)[kPageTokens]) {
     const int8_t* q = static_cast<const int8_t*>(queries) + row * dim;
     for (int r = 0; r < R; ++r, q += dim) {
