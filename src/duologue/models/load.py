@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,6 @@ from duologue.models.store import cache_folder, locked, remove_leftovers
 
 __all__ = ["PackedModel", "Prepared", "calibration_digest", "load_model", "packed_path"]
 
-_CALIBRATES = find_spec("duologue.models.calibrate") is not None  # goes once calibrate.py has landed
 _log = logging.getLogger(__name__)
 
 
@@ -76,7 +74,7 @@ def packed_path(key: str) -> Path:
 def _packed_key(source: Source) -> str:
     parts = (
         source.digest(),
-        calibration_digest() if _CALIBRATES else "uncalibrated",
+        calibration_digest(),
         f"calibration {CALIBRATION_VERSION}",
         f"quantiser {QUANTISER_VERSION}",
         f"layout {PACKED_LAYOUT_VERSION}",
@@ -113,12 +111,10 @@ def _pack_and_cache(source: Source, prepare: Prepare, path: Path, key: str, prog
 def _pack(source: Source, prepare: Prepare) -> PackedModel:
     checkpoint = source.read()
     prepared = prepare(checkpoint)
-    weights = checkpoint.weights
-    if _CALIBRATES:
-        # Imported here because a start from the packed cache does not need it.
-        from duologue.models.calibrate import calibrate
+    # Imported here because a start from the packed cache does not need it.
+    from duologue.models.calibrate import calibrate
 
-        weights = calibrate(checkpoint.spec, weights, prepared.calibration_ids)
+    weights = calibrate(checkpoint.spec, checkpoint.weights, prepared.calibration_ids)
     return PackedModel(
         name=source.name,
         spec=checkpoint.spec,
