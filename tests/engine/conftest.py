@@ -20,4 +20,4 @@ def smollm2(smollm2_path: Path) -> PackedModel:
 @pytest.fixture(params=["mha", "gqa", "mqa"], scope="session")
 def tiny_model(request: pytest.FixtureRequest, tiny_model_dirs: dict[str, Path]) -> Iterator[PackedModel]:
     """A random Llama of each KV shape, packed."""
-    yield load_for_engine(tiny_model_dirs[request.param])
+    return load_for_engine(tiny_model_dirs[request.param])

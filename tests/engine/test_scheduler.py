@@ -99,7 +99,9 @@ def test_the_youngest_is_preempted_and_comes_back_with_its_tokens() -> None:
 def test_every_request_ends_and_no_page_is_lost(
     requests: list[tuple[int, int]], pages: int, budget: int, seqs: int, aborts: list[tuple[int, int]]
 ) -> None:
-    config = SchedulerConfig(max_batch_tokens=budget, max_num_seqs=min(seqs, budget), prefill_tokens_while_decoding=64)
+    config = SchedulerConfig(
+        max_batch_tokens=budget, max_num_seqs=min(seqs, budget), prefill_tokens_while_decoding=64
+    )
     scheduler = Scheduler(config, PagePool(pages))
     made = [make_request(i, prompt, reply) for i, (prompt, reply) in enumerate(requests)]
     for request in made:
@@ -117,7 +119,9 @@ def test_every_request_ends_and_no_page_is_lost(
         assert chunks, "there is work but the step is empty"
         assert len({chunk.request.number for chunk in chunks}) == len(chunks)
         assert sum(chunk.count for chunk in chunks) <= budget
-        assert [request.number for request in scheduler.running] == sorted(r.number for r in scheduler.running)
+        assert [request.number for request in scheduler.running] == sorted(
+            r.number for r in scheduler.running
+        )
         for chunk in chunks:
             assert chunk.request.page_count * PAGE_TOKENS >= chunk.request.computed + chunk.count
         oldest_preempted |= oldest is not None and oldest.state is RequestState.WAITING

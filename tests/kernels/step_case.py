@@ -88,7 +88,15 @@ class Branch:
 class StepCase:
     """One executor over a pool, driven by hand."""
 
-    def __init__(self, spec: ModelSpec, weights: dict[str, npt.NDArray[np.float32]], *, threads: int = 1, isa: str = "", pages: int = 80) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: dict[str, npt.NDArray[np.float32]],
+        *,
+        threads: int = 1,
+        isa: str = "",
+        pages: int = 80,
+    ) -> None:
         self.spec = spec
         self.packed = PackedModel("random", spec, pack_model(spec, weights), b"")
         self.model = self.packed.native()
@@ -113,11 +121,23 @@ class StepCase:
             table[row, : len(used)] = used
         counts = [count for _, count in work]
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        tokens = np.concatenate([s.tokens[s.computed : s.computed + count] for s, count in work]).astype(np.int32)
+        tokens = np.concatenate([s.tokens[s.computed : s.computed + count] for s, count in work]).astype(
+            np.int32
+        )
         first = np.array([s.computed for s, _ in work], dtype=np.int32)
         logits = np.empty((len(tokens), self.spec.vocab_size), dtype=np.float32)
         self.executor.step(
-            tokens, starts, first, table, table, *self.pools, np.arange(len(tokens), dtype=np.int32), logits, None, None, True
+            tokens,
+            starts,
+            first,
+            table,
+            table,
+            *self.pools,
+            np.arange(len(tokens), dtype=np.int32),
+            logits,
+            None,
+            None,
+            True,
         )
         for sequence, count in work:
             sequence.computed += count

@@ -13,10 +13,13 @@ from duologue.kernels.reference import rows as reference
 from tests.kernels.isas import ISAS
 
 SPECIALS = np.array(
-    [0.0, -0.0, 1e-45, -1e-45, 1.17549435e-38, 7.5e-37, 7.6e-37, 0.5, 1.5, 2.5, -0.5, 1e30, -1e30, 3.4e38], dtype=np.float32
+    [0.0, -0.0, 1e-45, -1e-45, 1.17549435e-38, 7.5e-37, 7.6e-37, 0.5, 1.5, 2.5, -0.5, 1e30, -1e30, 3.4e38],
+    dtype=np.float32,
 )
 floats32 = st.floats(min_value=-(2.0**126), max_value=2.0**126, width=32)
-matrices = arrays(np.float32, array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=70), elements=floats32)
+matrices = arrays(
+    np.float32, array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=70), elements=floats32
+)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -37,11 +40,17 @@ def test_quantize_rows_ties_zeros_and_denormals(isa: str) -> None:
     codes, scale = rows.quantize_rows(x, isa=isa)
     assert codes.tolist() == [[127, 0, 2, 2, 0, -2, -2, 126]]
     assert scale.tolist() == [1.0]
-    tiny, tiny_scale = rows.quantize_rows(np.array([[0.0, -0.0, 1e-45], [7.5e-37, 0.0, 0.0]], dtype=np.float32), isa=isa)
+    tiny, tiny_scale = rows.quantize_rows(
+        np.array([[0.0, -0.0, 1e-45], [7.5e-37, 0.0, 0.0]], dtype=np.float32), isa=isa
+    )
     assert not tiny.any()
     assert tiny_scale.tolist() == [1.0, 1.0]
-    assert rows.quantize_rows(np.array([[7.6e-37, -7.6e-37]], dtype=np.float32), isa=isa)[0].tolist() == [[127, -127]]
-    np.testing.assert_array_equal(rows.quantize_rows(SPECIALS[None], isa=isa)[0], reference.quantize_rows(SPECIALS[None])[0])
+    assert rows.quantize_rows(np.array([[7.6e-37, -7.6e-37]], dtype=np.float32), isa=isa)[0].tolist() == [
+        [127, -127]
+    ]
+    np.testing.assert_array_equal(
+        rows.quantize_rows(SPECIALS[None], isa=isa)[0], reference.quantize_rows(SPECIALS[None])[0]
+    )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -59,7 +68,9 @@ def test_rmsnorm_equals_reference(isa: str, k: int) -> None:
     x = rng.standard_normal((5, k)).astype(np.float32) * 30
     x[2] = 0
     weight = rng.standard_normal(k).astype(np.float32)
-    np.testing.assert_array_equal(rows.rmsnorm_rows(x, weight, 1e-5, isa=isa), reference.rmsnorm_rows(x, weight, 1e-5))
+    np.testing.assert_array_equal(
+        rows.rmsnorm_rows(x, weight, 1e-5, isa=isa), reference.rmsnorm_rows(x, weight, 1e-5)
+    )
     codes, scale = rows.rmsnorm_quantize_rows(x, weight, 1e-5, isa=isa)
     expected_codes, expected_scale = reference.rmsnorm_quantize_rows(x, weight, 1e-5)
     np.testing.assert_array_equal(codes, expected_codes)

@@ -83,7 +83,11 @@ class EngineUnderTest:
         self.threads = threads or default_threads()
         self._pages = 1024
         self._runner = Runner(
-            model.native(), vocab_size=model.spec.vocab_size, page_count=self._pages, threads=self.threads, isa=isa
+            model.native(),
+            vocab_size=model.spec.vocab_size,
+            page_count=self._pages,
+            threads=self.threads,
+            isa=isa,
         )
         self._next_page = 0
 
@@ -105,7 +109,11 @@ class EngineUnderTest:
             started = time.perf_counter()
             self._prefill(request)
             samples.append(n / (time.perf_counter() - started))
-        per_run = 2 * matmul_weights(spec) * n + attention_operations(spec, 0, n) + 2 * spec.vocab_size * spec.hidden_size
+        per_run = (
+            2 * matmul_weights(spec) * n
+            + attention_operations(spec, 0, n)
+            + 2 * spec.vocab_size * spec.hidden_size
+        )
         return EngineReading(workload, tuple(samples), 0.0, per_run / n * statistics.median(samples))
 
     def _measure_decode(self, workload: Workload, repetitions: int) -> EngineReading:
@@ -136,7 +144,9 @@ class EngineUnderTest:
         return EngineReading(workload, tuple(samples), per_step * steps_per_s, operations * steps_per_s)
 
     def _request(self, prompt_tokens: int, total_tokens: int) -> Request:
-        ids: npt.NDArray[np.int32] = np.random.default_rng(7).integers(0, self.model.spec.vocab_size, prompt_tokens)
+        ids: npt.NDArray[np.int32] = np.random.default_rng(7).integers(
+            0, self.model.spec.vocab_size, prompt_tokens
+        )
         pages = -(-(total_tokens + 1) // PAGE_TOKENS)
         request = Request(
             0,
@@ -206,7 +216,9 @@ def bench_engine(
                 assert peer is not None
                 settings = Settings(threads=engine.threads)
                 theirs[label].append(peer.measure(path, workload, repetitions=repetitions, settings=settings))
-        results.append(Comparison(_pool(ours), {label: _pool_peer(readings) for label, readings in theirs.items()}))
+        results.append(
+            Comparison(_pool(ours), {label: _pool_peer(readings) for label, readings in theirs.items()})
+        )
     return results
 
 

@@ -22,10 +22,10 @@ from duologue.dialogue.template import ChatTemplate
 from duologue.dialogue.tokenizer import Tokenizer
 from duologue.engine.events import Completion, EngineStats, FinishReason, TokenEvent
 from duologue.engine.load import load_for_engine
-from duologue.engine.request import Request, RequestState
+from duologue.engine.request import Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
-from duologue.engine.scheduler import Chunk, Scheduler, SchedulerConfig
+from duologue.engine.scheduler import Scheduler, SchedulerConfig
 from duologue.errors import CapacityError, EngineStoppedError, InvalidRequestError
 from duologue.kernels import PAGE_TOKENS
 from duologue.models.load import PackedModel
@@ -104,7 +104,9 @@ class Engine:
         self._steps_total = 0
         self._step_s_total = 0.0
         # The thread holds the engine weakly between steps, so an engine that is dropped without close() still ends.
-        self._thread = threading.Thread(target=_run_loop, args=(weakref.ref(self), self._changed), name="duologue-engine", daemon=True)
+        self._thread = threading.Thread(
+            target=_run_loop, args=(weakref.ref(self), self._changed), name="duologue-engine", daemon=True
+        )
         self._thread.start()
 
     @classmethod
@@ -135,7 +137,9 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -165,9 +169,7 @@ class Engine:
         if not len(prompt_ids):
             raise InvalidRequestError("the prompt is empty", param="messages", code="empty_prompt")
         if len(prompt_ids) >= self.context_tokens:
-            why = (
-                " (limited by the KV budget; raise --kv-memory)" if self.kv_limits_context else ""
-            )
+            why = " (limited by the KV budget; raise --kv-memory)" if self.kv_limits_context else ""
             raise InvalidRequestError(
                 f"the prompt has {len(prompt_ids)} tokens, but the context of {self.context_tokens} tokens{why} "
                 "must hold the prompt and at least one token of reply; shorten the messages",
@@ -228,7 +230,9 @@ class Engine:
         """One whole reply."""
         return self.generate_batch([prompt], params)[0]
 
-    def generate_batch(self, prompts: Sequence[Prompt], params: SamplingParams | None = None) -> list[Completion]:
+    def generate_batch(
+        self, prompts: Sequence[Prompt], params: SamplingParams | None = None
+    ) -> list[Completion]:
         """Whole replies to several prompts, computed together. Raises as `submit`; then nothing of the batch runs on."""
         params = params or SamplingParams()
         done: queue.SimpleQueue[int] = queue.SimpleQueue()

@@ -40,7 +40,9 @@ class Runner:
     Raises CapacityError when `page_count` pages of KV do not fit into memory.
     """
 
-    def __init__(self, model: _native.Model, *, vocab_size: int, page_count: int, threads: int, isa: str = "") -> None:
+    def __init__(
+        self, model: _native.Model, *, vocab_size: int, page_count: int, threads: int, isa: str = ""
+    ) -> None:
         self._executor = _native.Executor(model, threads, isa)
         page_bytes = model.global_page_bytes
         try:
@@ -71,7 +73,9 @@ class Runner:
         counts = np.fromiter((chunk.count for chunk in chunks), dtype=np.int32, count=len(chunks))
         starts = np.zeros(len(chunks) + 1, dtype=np.int32)
         np.cumsum(counts, out=starts[1:])
-        first_position = np.fromiter((chunk.request.computed for chunk in chunks), dtype=np.int32, count=len(chunks))
+        first_position = np.fromiter(
+            (chunk.request.computed for chunk in chunks), dtype=np.int32, count=len(chunks)
+        )
         pages_in_use = -(-(first_position + counts) // PAGE_TOKENS)
         columns = int(pages_in_use.max())
         page_table = np.empty((len(chunks), columns), dtype=np.int32)
@@ -79,7 +83,9 @@ class Runner:
         for row, (chunk, start) in enumerate(zip(chunks, starts.tolist(), strict=False)):
             request = chunk.request
             page_table[row] = request.pages[:columns]
-            tokens[start : start + chunk.count] = request.tokens[request.computed : request.computed + chunk.count]
+            tokens[start : start + chunk.count] = request.tokens[
+                request.computed : request.computed + chunk.count
+            ]
         sampling = [row for row, chunk in enumerate(chunks) if chunk.samples]
         if every_logit:
             logit_tokens = np.arange(len(tokens), dtype=np.int32)

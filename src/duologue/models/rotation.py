@@ -26,7 +26,7 @@ def prime_factors(n: int) -> list[int]:
             factors.append(p)
             n //= p
         p += 1
-    return factors + [n] if n > 1 else factors
+    return [*factors, n] if n > 1 else factors
 
 
 def rotate(x: npt.ArrayLike) -> Doubles:

@@ -15,7 +15,14 @@ LANES = 16
 ZERO_AMAX = np.float32(2.0**-120)
 """Rows whose largest magnitude is below this count as zero: scale 1, zero codes."""
 
-_POLYNOMIAL = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+_POLYNOMIAL = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    5.0000001201e-1,
+)
 
 
 def _pow2(n: Floats) -> Floats:

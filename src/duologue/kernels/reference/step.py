@@ -69,7 +69,9 @@ def forward(model: Decoder, token_ids: npt.NDArray[np.int32]) -> Floats:
     """Logits [n, vocab] of tokens [n] at positions 0 .. n - 1."""
     n = len(token_ids)
     x = model.embedding.codes[token_ids].astype(np.float32) * model.embedding.scale[token_ids][:, None]
-    stored: list[tuple[Floats, Floats]] = []  # keys after RoPE and values of each layer, [n, kv_heads, head_dim]
+    stored: list[
+        tuple[Floats, Floats]
+    ] = []  # keys after RoPE and values of each layer, [n, kv_heads, head_dim]
     for layer in model.layers:
         qkv = layer.qkv(*rmsnorm_quantize_rows(x, layer.attention_norm, model.norm_eps))
         cos, sin = layer.rope_cos[:n], layer.rope_sin[:n]
