@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from duologue.bench.llama_cpp import WORKLOADS, LlamaCpp, Reading, Settings, Workload
 from duologue.engine.engine import default_threads
@@ -144,13 +143,11 @@ class EngineUnderTest:
         return EngineReading(workload, tuple(samples), per_step * steps_per_s, operations * steps_per_s)
 
     def _request(self, prompt_tokens: int, total_tokens: int) -> Request:
-        ids: npt.NDArray[np.int32] = np.random.default_rng(7).integers(
-            0, self.model.spec.vocab_size, prompt_tokens
-        )
+        ids = np.random.default_rng(7).integers(0, self.model.spec.vocab_size, prompt_tokens)
         pages = -(-(total_tokens + 1) // PAGE_TOKENS)
         request = Request(
             0,
-            ids.astype(np.int32).tolist(),
+            ids.tolist(),
             SamplingParams(temperature=0.0, ignore_eos=True),
             seed=0,
             max_total_tokens=total_tokens + 1,

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from duologue.cache.page_pool import PagePool
 from duologue.dialogue.detokenizer import Detokenizer
@@ -155,8 +155,8 @@ class Engine:
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, add_bos=self.tokenizer.adds_bos)
         if len(prompt) and isinstance(prompt[0], Mapping):
-            return self.encode_chat(prompt)  # type: ignore[arg-type]
-        return [int(token) for token in prompt]  # type: ignore[call-overload]
+            return self.encode_chat(cast(Sequence[Mapping[str, Any]], prompt))
+        return [int(token) for token in cast(Sequence[int], prompt)]
 
     def submit(
         self, prompt_ids: Sequence[int], params: SamplingParams, on_event: Callable[[TokenEvent], None]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from duologue.kernels import _native
+from duologue.kernels import _native as _native
 
 PAGE_TOKENS: int = _native.PAGE_TOKENS
 """Positions in a KV page, and the length of an attention key tile."""

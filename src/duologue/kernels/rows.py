@@ -84,6 +84,6 @@ def exp(x: npt.ArrayLike, *, isa: str = "") -> Floats:
 
 def rope_rotate(x: npt.ArrayLike, cos: npt.ArrayLike, sin: npt.ArrayLike, *, isa: str = "") -> Floats:
     """x [M, H, D] rotated by halves with cos, sin [M, D/2] -> [M, H, D]."""
-    out = as_floats(x, 3, "x").copy()
+    out: Floats = as_floats(x, 3, "x").copy()
     _native.rope_rotate(out, as_floats(cos, 2, "cos"), as_floats(sin, 2, "sin"), isa)
     return out

@@ -192,7 +192,7 @@ def _attention(i: int, layer: LayerSpec, qkv: Floats, cache: dict[int, npt.NDArr
 def _column_squares(x: Floats) -> Doubles:
     """Sum of squares of each column; numpy adds rows in order."""
     wide = x.astype(np.float64)
-    return np.add.reduce(wide * wide, axis=0)
+    return np.asarray(np.add.reduce(wide * wide, axis=0))
 
 
 def _embedded(embedding: Floats, token_ids: npt.NDArray[np.int32], context_tokens: int) -> Floats:

@@ -27,7 +27,7 @@ _POLYNOMIAL = (
 
 def _pow2(n: Floats) -> Floats:
     bits = (n.astype(np.int32) + 127).astype(np.uint32) << np.uint32(23)
-    return bits.view(np.float32)
+    return np.asarray(bits.view(np.float32))
 
 
 def _reduced_exp(x: Floats) -> tuple[Floats, Floats]:
@@ -60,7 +60,7 @@ def exp_nonpositive(x: Floats) -> Floats:
 
 def silu(x: Floats) -> Floats:
     """x / (1 + exp(-x))."""
-    return x / (np.float32(1.0) + exp(np.float32(0.0) - x))
+    return np.asarray(x / (np.float32(1.0) + exp(np.float32(0.0) - x)))
 
 
 def silu_mul(gate: Floats, up: Floats) -> Floats:
@@ -104,7 +104,7 @@ def rmsnorm_rows(x: Floats, weight: Floats, eps: float) -> Floats:
     for i in range(body, k):
         total = total + x[:, i] * x[:, i]
     r = np.float32(1.0) / np.sqrt(total / np.float32(k) + np.float32(eps))
-    return (x * r[:, None]) * weight
+    return np.asarray((x * r[:, None]) * weight)
 
 
 def rmsnorm_quantize_rows(x: Floats, weight: Floats, eps: float) -> tuple[Codes, Floats]:

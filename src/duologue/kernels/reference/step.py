@@ -31,7 +31,7 @@ class Linear:
 
     def __call__(self, a_codes: Codes, a_scale: Floats) -> Floats:
         acc = a_codes.astype(np.int32) @ self.codes.astype(np.int32).T  # [M, K] @ [K, N] -> [M, N]
-        return (acc.astype(np.float32) * a_scale[:, None]) * self.scale[None, :]
+        return np.asarray((acc.astype(np.float32) * a_scale[:, None]) * self.scale[None, :])
 
 
 @dataclass(frozen=True)
