@@ -57,7 +57,7 @@ def test_quantize_rows_ties_zeros_and_denormals(isa: str) -> None:
 def test_quantize_rows_names_the_tensor_that_is_not_finite(bad: float) -> None:
     x = np.zeros((3, 40), dtype=np.float32)
     x[1, 37] = bad
-    with pytest.raises(ValueError, match="layers.3.down holds a NaN"):
+    with pytest.raises(ValueError, match=r"layers\.3\.down holds a NaN"):
         rows.quantize_rows(x, name="layers.3.down")
 
 

@@ -9,11 +9,12 @@ Three exact rewrites of the same function:
 3. **Balanced queries and keys**: in every pair of channels that RoPE turns together, queries are multiplied and keys divided by
    one factor, so that neither has channels far above the rest.
 
-In 2 and 3 the factor is sqrt(a_j / w_j), with a_j and w_j the root mean squares of the two sides of the product: what minimises the product
-of their norms (Cauchy-Schwarz), and with it the rounding error, while scale and amax of a row keep their ratio. This is
-SmoothQuant's rule (Xiao et al., 2022, arXiv 2211.10438) with root mean squares in place of maxima. Maxima are misled by the first token,
-on which a channel of one layer is 300 times larger than any other: they move so much scale into that channel's weights that
-all other weights of the row lose their digits. Every token is brought to unit root mean square first for the same reason.
+In 2 and 3 the factor is sqrt(a_j / w_j), with a_j and w_j the root mean squares of the two sides of the product: what
+minimises the product of their norms (Cauchy-Schwarz), and with it the rounding error, while a row's amax stays in proportion
+to its norm. This is SmoothQuant's rule (Xiao et al., 2022, arXiv 2211.10438) with root mean squares in place of maxima.
+Maxima are misled by the first token, on which a channel of one layer is 300 times larger than any other: they move so much
+scale into that channel's weights that all other weights of the row lose their digits. Every token is brought to unit root
+mean square first for the same reason.
 
 The activations are those of the quantised model itself: layer by layer, by the int8 kernels, whose results do not depend on the
 machine. What else was tried, and what it gave, is in docs/log.md.
