@@ -4,7 +4,8 @@ Three exact rewrites of the same function:
 
 1. **Rotation.** The residual stream is rotated (see `rotation`), and each head's values too. Norm weights go into the maps that
    follow them and become 1; the head gets the final norm's and so is no longer the embedding's twin.
-2. **Moved scale** at the input of the down projection, which no rotation reaches without work per token: channel j is divided by s_j
+2. **Moved scale** at the input of the down projection, which no rotation reaches without work per token: channel j is divided
+   by s_j
    in the rows of the up projection and multiplied back in the columns of the down projection.
 3. **Balanced queries and keys**: in every pair of channels that RoPE turns together, queries are multiplied and keys divided by
    one factor, so that neither has channels far above the rest.
