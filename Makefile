@@ -41,7 +41,7 @@ check: $(STAMP) ## Format check, lint and types
 
 bench: $(STAMP) ## Measure the kernels and the engine on this machine
 	$(BIN)/duologue bench kernels
-	$(BIN)/duologue bench engine --model $(MODEL)
+	$(BIN)/duologue bench engine $(MODEL)
 
 clean: ## Remove what make made (downloaded models stay in the cache folder)
 	rm -rf $(VENV) build .venv-torch
