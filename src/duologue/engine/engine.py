@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import logging
 import os
 import queue
@@ -108,6 +110,9 @@ class Engine:
             target=_run_loop, args=(weakref.ref(self), self._changed), name="duologue-engine", daemon=True
         )
         self._thread.start()
+        # A daemon thread that comes back from native code while the interpreter goes down aborts the process.
+        self._close_at_exit = functools.partial(_close, weakref.ref(self))
+        atexit.register(self._close_at_exit)
 
     @classmethod
     def load(
@@ -297,6 +302,7 @@ class Engine:
             self._changed.notify_all()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+        atexit.unregister(self._close_at_exit)
 
     def check_integrity(self) -> None:
         """Raise AssertionError when pages and requests disagree. Only while nothing runs."""
@@ -415,6 +421,12 @@ class Engine:
                 self._finish(request, "abort")
             else:
                 self._finish(request, "error", flush=False, error=failure)
+
+
+def _close(reference: weakref.ref[Engine]) -> None:
+    engine = reference()
+    if engine is not None:
+        engine.close()
 
 
 def _run_loop(reference: weakref.ref[Engine], changed: threading.Condition) -> None:
