@@ -25,5 +25,5 @@ def byte_size(text: str) -> int:
     """`parse_bytes` as a click type: `type=byte_size, metavar="SIZE"`."""
     try:
         return parse_bytes(text)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise click.BadParameter(str(error)) from None
