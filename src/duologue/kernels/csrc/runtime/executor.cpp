@@ -10,8 +10,10 @@ namespace {
 
 // Query rows of one attention call: enough to reuse an expanded key tile, few enough to share the work evenly.
 constexpr int32_t kAttentionRows = 192;
-// Rows of one GEMM unit of a large batch. The packed activations of a unit stay in L2.
-constexpr int64_t kGemmRows = 128;
+// Up to so many rows, columns are cut over the threads and each weight is read by one of them.
+constexpr int64_t kFewRows = 64;
+// Rows of one GEMM unit of a larger batch: many, because every unit widens the weights again.
+constexpr int64_t kGemmRows = 256;
 
 enum CounterOf : size_t { kQkv, kAttention, kOutput, kGateUp, kDown, kCountersPerLayer };
 
@@ -91,8 +93,13 @@ void Executor::reserve(const StepBatch& batch) {
     grow(last_x_, batch.logit_count * spec_.hidden);
     grow(sequence_, tokens);
     const int64_t unit_rows = std::min(std::max<int64_t>(tokens, batch.logit_count), kGemmRows);
+    // What a deep map needs says nothing of a shallow one: the kernels block rows by depth.
+    int64_t gemm_bytes = kernels_.gemm_scratch_bytes(unit_rows, spec_.head.k);
+    for (const LayerSpec& layer : spec_.layers)
+        for (const PackedWeight* w : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down})
+            gemm_bytes = std::max(gemm_bytes, kernels_.gemm_scratch_bytes(unit_rows, w->k));
     for (ThreadScratch& scratch : scratch_) {
-        grow(scratch.gemm, kernels_.gemm_scratch_bytes(unit_rows, depth));
+        grow(scratch.gemm, gemm_bytes);
         grow(scratch.codes, depth);
         for (const AttentionPlan& plan : plans_) {
             const int32_t rows = std::max(kAttentionRows, plan.heads_per_kv);
@@ -181,14 +188,14 @@ void Executor::gemm_phase(const Quantized& a, int64_t rows, const PackedWeight& 
                           Counter& counter) {
     const GemmArgs args{a.codes, w.k_padded(), a.scale, &w, epilogue, out, out_stride, nullptr};
     void* scratch = scratch_[static_cast<size_t>(thread)].gemm.data();
-    if (rows <= kGemmRows / 2) {
+    if (rows <= kFewRows) {
         // Few rows: the weights are the traffic, so each is read by one thread.
         const Range columns = static_part(w.n_padded(), 32, thread, team_.size());
         if (columns.begin < columns.end) kernels_.gemm(args, 0, rows, columns.begin, columns.end, scratch);
     } else {
-        // Many rows: units of rows x half of the columns, taken as threads become free.
+        // Many rows: units of rows x columns, taken as threads become free; columns are cut only to give each thread some.
         const int64_t row_units = (rows + kGemmRows - 1) / kGemmRows;
-        const int64_t column_units = team_.size() > 1 ? 2 : 1;
+        const int64_t column_units = (team_.size() + row_units - 1) / row_units;
         for (int64_t unit; (unit = counter.next.fetch_add(1, std::memory_order_relaxed)) < row_units * column_units;) {
             const int64_t begin = unit / column_units * kGemmRows;
             const Range columns = static_part(w.n_padded(), 64, static_cast<int>(unit % column_units), static_cast<int>(column_units));
