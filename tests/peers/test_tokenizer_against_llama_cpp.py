@@ -13,6 +13,7 @@ import gguf
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 
 from duologue.dialogue.pretokenizers import SUPPORTED_PRE_TOKENIZERS
 from duologue.dialogue.tokenizer import Tokenizer
@@ -62,10 +63,18 @@ def random_texts(count: int) -> list[str]:
     return texts
 
 
-def all_code_points() -> list[str]:
-    """Every Unicode scalar value between letters, digits and spaces, where its class decides the split."""
-    points = (chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
-    return [f"a{c}b 1{c}{c} {c}" for c in points]
+# All of the planes in which Unicode assigns characters, and every 64th of the empty and private ones.
+CODE_POINTS = [
+    chr(c)
+    for c in (*range(0xD800), *range(0xE000, 0x40000), *range(0x40000, 0xE0000, 64), *range(0xE0000, 0xE1000),
+              *range(0xE1000, 0x110000, 64))
+]  # fmt: skip
+
+
+def code_point_texts(form: str, step: int = 1) -> list[str]:
+    """Every `step`th of these put in the form, 32 to a text, as calls cost more than characters."""
+    shown = [form.replace("c", c) for c in CODE_POINTS[::step]]
+    return ["".join(shown[at : at + 32]) for at in range(0, len(shown), 32)]
 
 
 def assert_same(tokenizer: Tokenizer, model: Path, texts: Sequence[str]) -> None:
@@ -93,11 +102,6 @@ def test_smollm2_on_random_text(smollm2_path: Path, smollm2_metadata: Mapping[st
     assert_same(Tokenizer.from_gguf_metadata(smollm2_metadata), smollm2_path, texts)
 
 
-@pytest.mark.timeout(900)
-def test_smollm2_on_every_code_point(smollm2_path: Path, smollm2_metadata: Mapping[str, Any]) -> None:
-    assert_same(Tokenizer.from_gguf_metadata(smollm2_metadata), smollm2_path, all_code_points())
-
-
 def write_vocabulary(path: Path, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """A GGUF file with a vocabulary and nothing else; returns what a reader finds in it."""
     writer = gguf.GGUFWriter(path, "llama")
@@ -122,6 +126,33 @@ def write_vocabulary(path: Path, metadata: Mapping[str, Any]) -> Mapping[str, An
     return read_gguf_file(path).metadata
 
 
+def test_the_class_of_every_code_point(tmp_path: Path) -> None:
+    """A vocabulary whose merges join a letter, a number and a sign with any byte next to them, so that ids
+    show on which side of each code point words are cut, and so if it is a letter, number, sign or space.
+
+    Under `gpt-2`, for whose patterns llama.cpp has code of its own; its general patterns are slow.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pairs = [(left, byte) for left in "a." for byte in alphabet] + [(byte, "1") for byte in alphabet]
+    tokens = list(dict.fromkeys([*alphabet, *(left + right for left, right in pairs)]))
+    path = tmp_path / "vocabulary.gguf"
+    metadata = write_vocabulary(
+        path,
+        {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "gpt-2",
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.token_type": [1] * len(tokens),
+            "tokenizer.ggml.merges": [f"{left} {right}" for left, right in pairs],
+        },
+    )
+    tokenizer = Tokenizer.from_gguf_metadata(metadata)
+    shown = [tokenizer.encode(f"a{c}1.{c}") for c in "é²\u00a0¡"]
+    shapes = {tuple(len(tokenizer.token_bytes(i)) for i in ids) for ids in shown}
+    assert len(shapes) == 4  # the four classes do look different
+    assert_same(tokenizer, path, code_point_texts("ac1.c"))
+
+
 @pytest.mark.parametrize("pre", SUPPORTED_PRE_TOKENIZERS)
 def test_every_pre_tokenizer(pre: str, smollm2_metadata: Mapping[str, Any], tmp_path: Path) -> None:
     """The first tokens of SmolLM2's vocabulary under each pre-tokenizer's name, which decides the split."""
@@ -137,7 +168,7 @@ def test_every_pre_tokenizer(pre: str, smollm2_metadata: Mapping[str, Any], tmp_
     }
     path = tmp_path / "vocabulary.gguf"
     tokenizer = Tokenizer.from_gguf_metadata(write_vocabulary(path, metadata))
-    assert_same(tokenizer, path, [*CORPUS, *random_texts(EXAMPLES), *all_code_points()[::97]])
+    assert_same(tokenizer, path, [*CORPUS, *random_texts(EXAMPLES), *code_point_texts("acb 1cc c", step=83)])
 
 
 def test_sentencepiece(tmp_path: Path) -> None:
@@ -146,26 +177,7 @@ def test_sentencepiece(tmp_path: Path) -> None:
     It has no piece that ends like a control token: from such pieces llama.cpp merges plain text into the
     control token, and we do not.
     """
-    parts = (
-        "t",
-        "h",
-        "e",
-        "i",
-        "n",
-        "g",
-        "a",
-        "s",
-        "th",
-        "he",
-        "the",
-        "in",
-        "ng",
-        "ing",
-        "thing",
-        "an",
-        "and",
-        "d",
-    )
+    parts = (*"theingasd", "th", "he", "the", "in", "ng", "ing", "thing", "an", "and")
     words = dict.fromkeys((*parts, *(f"▁{p}" for p in parts), "▁", "▁▁", "▁▁▁", "▁▁▁▁", "é", "日", "</", "<"))
     bytes_ = [f"<0x{b:02X}>" for b in range(256)]
     tokens = ["<unk>", "<s>", "</s>", *bytes_, *words]
