@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from duologue.bench.perplexity import LogitReader
+from duologue.models.calibrate import calibrate, rotate_model
+from duologue.models.checkpoint import Weights
+from duologue.models.pack import pack_model
+from duologue.models.packed_model import PackedModel
+from duologue.models.random_model import random_spec, random_weights
+from duologue.models.reference import reference_logits
+from duologue.models.spec import ModelSpec
+from tests.cli.processes import environment
+from tests.kernels.isas import ISAS
+
+CALIBRATION_IDS = np.random.default_rng(0).integers(0, 320, 300).astype(np.int32)
+OTHER_IDS = np.random.default_rng(1).integers(0, 320, 200)
+
+SPECS = {
+    "mha": random_spec(kv_heads=4),
+    "gqa": random_spec(kv_heads=2, hidden=80, head_dim=48),
+    "mqa tied": random_spec(kv_heads=1, tied_head=True),
+    "windows and shared KV": random_spec(
+        kv_heads=2, layers=4, windows=[0, 20, 20, 0], kv_owners=[None, None, 1, 0]
+    ),
+}
+
+
+def weights_with_outliers(spec: ModelSpec, seed: int) -> Weights:
+    """A random model rewritten so that two channels of the residual stream, and two of each MLP, are large."""
+    weights = random_weights(spec, seed)
+    stream, inner = [3, 17], [5, 40]
+    weights["embedding"][:, stream] *= 20
+    weights["head"][:, stream] /= 20
+    for i in range(len(spec.layers)):
+        own = f"layers.{i}."
+        for name in ("q", "k", "v", "gate", "up"):
+            weights[own + name][:, stream] /= 20
+        for name in ("output", "down"):
+            weights[own + name][stream] *= 20
+        weights[own + "up"][inner] *= 30
+        weights[own + "down"][:, inner] /= 30
+    return weights
+
+
+def int8_error(spec: ModelSpec, weights: Weights, expected: np.ndarray) -> float:
+    """Root mean square difference between the engine's logits and the expected ones."""
+    reader = LogitReader(PackedModel("random", spec, pack_model(spec, weights), b""), threads=1)
+    logits = np.concatenate([chunk.copy() for chunk in reader.read(OTHER_IDS.tolist())])
+    return float(np.sqrt(np.mean(np.square(logits - expected))))
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_calibrated_model_computes_the_same_function(kind: str) -> None:
+    spec = SPECS[kind]
+    weights = random_weights(spec, 3)
+    calibrated = calibrate(spec, weights, CALIBRATION_IDS)
+    expected, logits = (reference_logits(spec, w, OTHER_IDS) for w in (weights, calibrated))
+    assert np.abs(logits - expected).max() < 1e-3 * np.abs(expected).max()
+
+
+def test_int8_errs_less_where_channels_stand_out() -> None:
+    spec = random_spec(kv_heads=2)
+    weights = weights_with_outliers(spec, 3)
+    expected = reference_logits(spec, weights, OTHER_IDS)
+    plain = int8_error(spec, weights, expected)
+    rotated = int8_error(spec, rotate_model(spec, weights), expected)
+    calibrated = int8_error(spec, calibrate(spec, weights, CALIBRATION_IDS), expected)
+    print(
+        f"plain {plain:.4f}, rotated {rotated:.4f}, calibrated {calibrated:.4f}; logits {expected.std():.4f}"
+    )
+    assert rotated < 0.8 * plain
+    assert calibrated < 0.8 * rotated
+
+
+def test_the_given_weights_stay_as_they_are() -> None:
+    spec = SPECS["gqa"]
+    weights = random_weights(spec, 3)
+    before = _digest(weights)
+    calibrate(spec, weights, CALIBRATION_IDS)
+    assert _digest(weights) == before
+
+
+def test_every_instruction_set_calibrates_to_the_same_bits() -> None:
+    """In processes of their own: the whole pipeline follows DUOLOGUE_ISA."""
+    script = "from tests.models.test_calibrate import print_digest; print_digest()"
+    digests = {}
+    for isa in ISAS:
+        result = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**environment(), "DUOLOGUE_ISA": isa},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        name, digests[isa] = result.stdout.split()
+        assert name == isa
+    assert len(set(digests.values())) == 1, digests
+
+
+def test_another_text_gives_other_weights() -> None:
+    """The control of the test above: the digest sees what it should."""
+    spec = SPECS["gqa"]
+    weights = random_weights(spec, 3)
+    digests = {_digest(calibrate(spec, weights, ids)) for ids in (CALIBRATION_IDS, CALIBRATION_IDS[:-1])}
+    assert len(digests) == 2
+
+
+def test_an_activation_that_is_not_finite_is_named() -> None:
+    spec = SPECS["mha"]
+    weights = random_weights(spec, 3)
+    weights["embedding"][CALIBRATION_IDS[7], 2] = np.nan
+    with pytest.raises(ValueError, match="embedding"):
+        calibrate(spec, weights, CALIBRATION_IDS)
+
+
+def print_digest() -> None:
+    """The instruction set and the digest of a calibrated model: what the subprocesses above run."""
+    from duologue.kernels import isa_name
+
+    spec = SPECS["windows and shared KV"]
+    print(isa_name(), _digest(calibrate(spec, random_weights(spec, 3), CALIBRATION_IDS)))
+
+
+def _digest(weights: Weights) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(weights[name]).tobytes())
+    return digest.hexdigest()
