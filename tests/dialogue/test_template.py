@@ -194,6 +194,32 @@ def test_huggingface_conventions() -> None:
     assert render("{% set ns = namespace(n=0) %}" + counting + "{{ ns.n }}") == "3"
 
 
+DOUBLING = (
+    "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ? %}{% endfor %}{{ ns.x | length }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ '%5.1f|%(a)s' | replace('(a)', '') % (2.25, 'In 2024') }}", "  2.2|In 2024"),
+        ("{{ 'In 2024: %s' % 'a' }}{{ 'In 2024: {}, {:>3}'.format('b', 1) }}", "In 2024: aIn 2024: b,   1"),
+        ("{{ ['a', 1] | join(', ') }}{{ [{'n': 1}, {'n': 2}] | join('+', attribute='n') }}", "a, 11+2"),
+        (
+            "{{ '-'.join(['a', 'b']) }}{{ 'aba'.replace('a', 'cc', 1) }}{{ 'aba' | replace('a', 'c', 1) }}",
+            "a-bccbacba",
+        ),
+        (
+            "{{ 'a' | center(3) }}|{{ 'a\nb' | indent(1) }}|{{ 'a'.rjust(2) }}|{{ 1 ~ 'b' ~ none }}",
+            " a |a\n b| a|1bNone",
+        ),
+        ("{{ 7 % 4 }}{{ 1 + 2.5 }}{{ ([1] + [2]) | tojson }}", "33.5[1, 2]"),
+    ],
+)
+def test_bounded_operations_give_what_they_always_give(source: str, text: str) -> None:
+    assert ChatTemplate(source).render(chat("x")) == text
+
+
 @pytest.mark.parametrize(
     ("source", "match"),
     [
@@ -208,6 +234,27 @@ def test_huggingface_conventions() -> None:
         ("{{ 'a' * 10 ** 9 }}", "too large"),
         ("{{ [0] * 100000000 }}", "too large"),
         ("{{ 10 ** 100000 }}", "too large"),
+        ("{{ '%1000000000d' % 1 }}", "too large"),
+        ("{{ '%*d' % (10 ** 9, 1) }}", "too large"),
+        ("{{ '%.999999999f' | format(1.5) }}", "too large"),
+        ("{{ '{:1000000000}'.format(1) }}", "too large"),
+        ("{{ '{:{}}'.format(1, 10 ** 9) }}", "too large"),
+        ("{{ 'a' | center(10 ** 9) }}", "too large"),
+        ("{{ 'a'.ljust(10 ** 9) }}", "too large"),
+        ("{{ 'a\\nb' | indent(10 ** 9) }}", "too large"),
+        ("{{ [[1]] | tojson(indent=10 ** 9) }}", "too large"),
+        (DOUBLING.replace("?", "ns.x ~ ns.x"), "too large"),
+        (DOUBLING.replace("?", "ns.x + ns.x"), "too large"),
+        (DOUBLING.replace("?", "[ns.x, ns.x] | join"), "too large"),
+        (DOUBLING.replace("?", "''.join([ns.x, ns.x])"), "too large"),
+        (DOUBLING.replace("?", "ns.x | replace('a', 'aa')"), "too large"),
+        (DOUBLING.replace("?", "ns.x.replace('a', 'aa')"), "too large"),
+        ("{% set x = 'a' * 10 ** 6 %}{% for i in range(1000) %}{{ x }}{% endfor %}", "too large"),
+        (
+            "{% macro m() %}{% for i in range(1000) %}{{ 'a' * 10 ** 6 }}{% endfor %}{% endmacro %}"
+            "{{ m() | length }}",
+            "too large",
+        ),
         ("{% include 'x' %}", "fails"),
     ],
 )
