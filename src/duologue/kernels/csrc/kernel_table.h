@@ -45,7 +45,7 @@ struct AttentionArgs {
     const uint8_t* next_block = nullptr;  // KV block that the calling thread reads next, fetched during the call's last tile
 
     // The KV block of `position`'s page.
-    const uint8_t* block(int64_t position) const { return pool + pages[position / kPageTokens] * page_bytes + block_offset; }
+    DUOLOGUE_INLINE const uint8_t* block(int64_t position) const { return pool + pages[position / kPageTokens] * page_bytes + block_offset; }
 };
 
 // Running softmax state of each row: maximum, denominator, unnormalised output.

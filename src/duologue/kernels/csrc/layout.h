@@ -3,6 +3,10 @@
 
 #include <cstdint>
 
+// Functions of the headers that the per-ISA units share are forced inline: an ordinary inline function would be emitted once
+// for each unit, and the linker could keep the copy compiled for instructions that the CPU does not have.
+#define DUOLOGUE_INLINE inline __attribute__((always_inline))
+
 namespace duologue {
 
 // Positions in a KV page; also the attention key tile and (later) the step of the prefix hash.
@@ -19,7 +23,7 @@ inline constexpr int kPackDepth = 4;
 // u8 x s8 products over this depth cannot overflow int32 (255 * 127 * 66,311 < 2^31).
 inline constexpr int64_t kMaxDepth = 66311;
 
-inline constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+DUOLOGUE_INLINE constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // Weights of one linear map y = x W^T, W[N,K] symmetric int8 per output channel.
 // A gated pair (gate_n, up_n) is packed with columns interleaved in runs of 16: g0..15, u0..15, g16..31, ...
@@ -31,8 +35,8 @@ struct PackedWeight {
     int64_t n = 0;                          // output channels (of both halves for a gated pair)
     int64_t k = 0;
 
-    int64_t n_padded() const { return round_up(n, kPackColumns); }
-    int64_t k_padded() const { return round_up(k, kPackDepth); }
+    DUOLOGUE_INLINE int64_t n_padded() const { return round_up(n, kPackColumns); }
+    DUOLOGUE_INLINE int64_t k_padded() const { return round_up(k, kPackDepth); }
 };
 
 // One (owner layer, KV head) part of a page:
@@ -42,10 +46,10 @@ struct PackedWeight {
 struct KvBlockLayout {
     int64_t head_dim;
 
-    int64_t values_offset() const { return int64_t(kPageTokens) * head_dim; }
-    int64_t key_scales_offset() const { return 2 * int64_t(kPageTokens) * head_dim; }
-    int64_t value_scales_offset() const { return key_scales_offset() + 4 * kPageTokens; }
-    int64_t bytes() const { return value_scales_offset() + 4 * kPageTokens; }
+    DUOLOGUE_INLINE int64_t values_offset() const { return int64_t(kPageTokens) * head_dim; }
+    DUOLOGUE_INLINE int64_t key_scales_offset() const { return 2 * int64_t(kPageTokens) * head_dim; }
+    DUOLOGUE_INLINE int64_t value_scales_offset() const { return key_scales_offset() + 4 * kPageTokens; }
+    DUOLOGUE_INLINE int64_t bytes() const { return value_scales_offset() + 4 * kPageTokens; }
 };
 
 }  // namespace duologue

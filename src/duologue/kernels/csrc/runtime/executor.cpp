@@ -195,7 +195,7 @@ void Executor::gemm_phase(const Quantized& a, int64_t rows, const PackedWeight& 
     } else {
         // Many rows: units of rows x columns, taken as threads become free; columns are cut only to give each thread some.
         const int64_t row_units = (rows + kGemmRows - 1) / kGemmRows;
-        const int64_t column_units = (team_.size() + row_units - 1) / row_units;
+        const int64_t column_units = team_.size() == 1 ? 1 : std::max<int64_t>(2, (team_.size() + row_units - 1) / row_units);
         for (int64_t unit; (unit = counter.next.fetch_add(1, std::memory_order_relaxed)) < row_units * column_units;) {
             const int64_t begin = unit / column_units * kGemmRows;
             const Range columns = static_part(w.n_padded(), 64, static_cast<int>(unit % column_units), static_cast<int>(column_units));
@@ -250,14 +250,25 @@ void Executor::rope_and_store(const StepBatch& batch, size_t layer_index, int th
     team_.barrier();
 }
 
-void Executor::run_item(const StepBatch& batch, size_t layer_index, const AttentionItem& item, AttentionPlan& plan, ThreadScratch& scratch) {
+const uint8_t* Executor::first_block(const StepBatch& batch, size_t layer_index, const AttentionItem& item) const {
+    const LayerSpec& layer = spec_.layers[layer_index];
+    const PageKind kind = layer.kind();
+    const int32_t first_row = batch.first_position[item.sequence] + item.token_begin - batch.starts[item.sequence];
+    const int32_t first_key = layer.window > 0 ? std::max(0, first_row - layer.window + 1) : 0;
+    const int32_t page = std::max(first_key, item.split * kSplitTokens) / kPageTokens;
+    return batch.pool[kind] + batch.page_table[kind][item.sequence * batch.page_columns[kind] + page] * spec_.page_bytes[kind] +
+           spec_.kv_offset[layer_index] + item.kv_head * KvBlockLayout{layer.head_dim}.bytes();
+}
+
+void Executor::run_item(const StepBatch& batch, size_t layer_index, const AttentionItem& item, const AttentionItem* next_item, AttentionPlan& plan,
+                        ThreadScratch& scratch) {
     const LayerSpec& layer = spec_.layers[layer_index];
     const int64_t tokens = batch.token_count(), dim = layer.head_dim, heads_per_kv = plan.heads_per_kv;
     const PageKind kind = layer.kind();
     const int64_t first_row = (item.kv_head * tokens + item.token_begin) * heads_per_kv;
     const int32_t rows = (item.token_end - item.token_begin) * plan.heads_per_kv;
     const int32_t first_position = batch.first_position[item.sequence] + item.token_begin - batch.starts[item.sequence];
-    const AttentionArgs args{
+    AttentionArgs args{
         q_codes_.data() + first_row * dim,
         q_scale_.data() + first_row,
         rows,
@@ -270,6 +281,8 @@ void Executor::run_item(const StepBatch& batch, size_t layer_index, const Attent
         spec_.kv_offset[layer_index] + item.kv_head * KvBlockLayout{dim}.bytes(),
         batch.page_table[kind] + item.sequence * batch.page_columns[kind],
     };
+    const uint8_t* block_of_next_item = next_item == nullptr ? nullptr : first_block(batch, layer_index, *next_item);
+    args.next_block = block_of_next_item;
     const auto finish = [&](const AttentionState& state) {
         for (int32_t token = item.token_begin; token < item.token_end; ++token) {
             const int64_t row = int64_t(token - item.token_begin) * heads_per_kv;
@@ -294,10 +307,10 @@ void Executor::run_item(const StepBatch& batch, size_t layer_index, const Attent
     const int32_t last_split = (first_position + item.token_end - item.token_begin - 1) / kSplitTokens;
     const AttentionState running = state_at(scratch.states.data(), rows);
     const AttentionState next = state_at(scratch.states.data() + state_floats(rows, dim), rows);
-    kernels_.attention_split(args, first_split, running, scratch.attention.data());
-    for (int32_t split = first_split + 1; split <= last_split; ++split) {
-        kernels_.attention_split(args, split, next, scratch.attention.data());
-        kernels_.attention_merge(running, next, rows, dim);
+    for (int32_t split = first_split; split <= last_split; ++split) {
+        args.next_block = split < last_split ? args.block(int64_t(split + 1) * kSplitTokens) : block_of_next_item;
+        kernels_.attention_split(args, split, split == first_split ? running : next, scratch.attention.data());
+        if (split > first_split) kernels_.attention_merge(running, next, rows, dim);
     }
     finish(running);
 }
@@ -305,8 +318,12 @@ void Executor::run_item(const StepBatch& batch, size_t layer_index, const Attent
 void Executor::attention_phase(const StepBatch& batch, size_t layer_index, int thread, Counter& counter) {
     AttentionPlan& plan = plans_[plan_of_layer_[layer_index]];
     const auto count = static_cast<int64_t>(plan.items.size());
-    for (int64_t i; (i = counter.next.fetch_add(1, std::memory_order_relaxed)) < count;)
-        run_item(batch, layer_index, plan.items[static_cast<size_t>(i)], plan, scratch_[static_cast<size_t>(thread)]);
+    for (int64_t i; (i = counter.next.fetch_add(1, std::memory_order_relaxed)) < count;) {
+        // Threads mostly take turns, so the item that this one takes next is about `threads` further on.
+        const int64_t next = i + team_.size();
+        run_item(batch, layer_index, plan.items[static_cast<size_t>(i)], next < count ? &plan.items[static_cast<size_t>(next)] : nullptr, plan,
+                 scratch_[static_cast<size_t>(thread)]);
+    }
     team_.barrier();
 }
 

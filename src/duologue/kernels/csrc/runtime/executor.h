@@ -94,7 +94,9 @@ private:
                     Counter& counter);
     void rope_and_store(const StepBatch& batch, size_t layer_index, int thread);
     void attention_phase(const StepBatch& batch, size_t layer_index, int thread, Counter& counter);
-    void run_item(const StepBatch& batch, size_t layer_index, const AttentionItem& item, AttentionPlan& plan, ThreadScratch& scratch);
+    const uint8_t* first_block(const StepBatch& batch, size_t layer_index, const AttentionItem& item) const;
+    void run_item(const StepBatch& batch, size_t layer_index, const AttentionItem& item, const AttentionItem* next_item, AttentionPlan& plan,
+                  ThreadScratch& scratch);
     void note_if_not_finite(const float* x, int64_t count, size_t layer, const char* tensor);
     int32_t position_of(const StepBatch& batch, int64_t token) const;
 
