@@ -104,3 +104,10 @@ def test_flipped_bytes_give_a_checkpoint_or_a_clear_error(
         message = str(error)
     assert str(damaged) in message
     assert finite
+
+
+def test_arrays_of_arrays_are_refused_however_deep(damaged: Path) -> None:
+    key = struct.pack("<Q", 1) + b"a"
+    header = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key + struct.pack("<I", 9)
+    expect(damaged, header + struct.pack("<IQ", 9, 1) * 100_000, "metadata entry a is an array of arrays")
+    expect(damaged, header + struct.pack("<IQ", 77, 1), "metadata entry a is an array of the unknown type 77")

@@ -9,7 +9,7 @@ into floats.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,12 +122,13 @@ class _Cursor:
             code = _SCALARS[kind]
             raw = self.take(count * struct.calcsize("<" + code), what)
             return list(struct.unpack(f"<{count}{code}", raw))
-        if count * 8 > len(self.data) - self.at:  # each string has a length, each array more
+        if kind == _ARRAY:  # the format allows it, no model has it, and a damaged file would nest without end
+            raise _DamagedError(f"{what} is an array of arrays, which is not supported")
+        if kind != _STRING:
+            raise _DamagedError(f"{what} is an array of the unknown type {kind}")
+        if count * 8 > len(self.data) - self.at:  # each string has a length
             raise _DamagedError(f"it ends inside {what} (truncated, or a length in it is damaged)")
-        read: Callable[[], Any] = (
-            (lambda: self.string(what)) if kind == _STRING else (lambda: self.value(kind, what))
-        )
-        return [read() for _ in range(count)]
+        return [self.string(what) for _ in range(count)]
 
 
 def _parse(data: npt.NDArray[np.uint8]) -> GgufFile:
