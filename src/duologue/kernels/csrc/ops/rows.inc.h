@@ -38,12 +38,6 @@ static inline F16 exp16_nonpositive(F16 x) {
     return select_less(x, set1(-87.3f), set1(0.0f), mul(p, pow2(to_int(n))));
 }
 
-static inline float exp_scalar_nonpositive(float x) {
-    float lanes[16];
-    store(lanes, exp16_nonpositive(set1(x)));
-    return lanes[0];
-}
-
 template <typename V>
 static inline V silu16(V x) { return div(x, add(set1(1.0f), exp16(sub(set1(0.0f), x)))); }
 

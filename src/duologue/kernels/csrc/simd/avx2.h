@@ -33,7 +33,6 @@ static inline void store_int(int32_t* p, I16 a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), a.hi);
 }
 static inline I16 add_int(I16 a, I16 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
-static inline I16 sub_int(I16 a, I16 b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
 static inline F16 to_float(I16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 static inline I16 to_int(F16 a) { return {_mm256_cvttps_epi32(a.lo), _mm256_cvttps_epi32(a.hi)}; }
 static inline F16 pow2(I16 n) {
@@ -65,10 +64,6 @@ static inline void store_codes_unsigned(uint8_t* p, F16 a) {
     const __m128i lo = narrow_to_int16(_mm256_cvttps_epi32(a.lo));
     const __m128i hi = narrow_to_int16(_mm256_cvttps_epi32(a.hi));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(lo, hi));
-}
-static inline F16 load_codes(const int8_t* p) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
 }
 static inline bool any_nonfinite(F16 a) {
     // x - x is 0 for finite x and NaN otherwise.

@@ -24,7 +24,6 @@ static inline I16 set1_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
 static inline I16 load_int(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 static inline void store_int(int32_t* p, I16 a) { _mm512_storeu_si512(p, a.v); }
 static inline I16 add_int(I16 a, I16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
-static inline I16 sub_int(I16 a, I16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 static inline F16 to_float(I16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 static inline I16 to_int(F16 a) { return {_mm512_cvttps_epi32(a.v)}; }
 static inline F16 pow2(I16 n) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n.v, _mm512_set1_epi32(127)), 23))}; }
@@ -40,9 +39,6 @@ static inline void store_codes(int8_t* p, F16 a) {
 }
 static inline void store_codes_unsigned(uint8_t* p, F16 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(a.v)));
-}
-static inline F16 load_codes(const int8_t* p) {
-    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
 static inline bool any_nonfinite(F16 a) {
     return _mm512_cmp_ps_mask(_mm512_sub_ps(a.v, a.v), _mm512_setzero_ps(), _CMP_NEQ_UQ) != 0;

@@ -26,7 +26,6 @@ static inline I16 set1_int(int32_t x) { I16 r; DUOLOGUE_LANES r.lane[i] = x; ret
 static inline I16 load_int(const int32_t* p) { I16 r; DUOLOGUE_LANES r.lane[i] = p[i]; return r; }
 static inline void store_int(int32_t* p, I16 a) { DUOLOGUE_LANES p[i] = a.lane[i]; }
 static inline I16 add_int(I16 a, I16 b) { DUOLOGUE_LANES a.lane[i] = a.lane[i] + b.lane[i]; return a; }
-static inline I16 sub_int(I16 a, I16 b) { DUOLOGUE_LANES a.lane[i] = a.lane[i] - b.lane[i]; return a; }
 static inline F16 to_float(I16 a) { F16 r; DUOLOGUE_LANES r.lane[i] = static_cast<float>(a.lane[i]); return r; }
 // Exact for integral lanes (callers round first).
 static inline I16 to_int(F16 a) { I16 r; DUOLOGUE_LANES r.lane[i] = static_cast<int32_t>(a.lane[i]); return r; }
@@ -46,7 +45,6 @@ static inline F16 select_less(F16 a, F16 bound, F16 x, F16 y) { DUOLOGUE_LANES i
 // Integral lanes in [-128, 127] (or [0, 255]) to bytes.
 static inline void store_codes(int8_t* p, F16 a) { DUOLOGUE_LANES p[i] = static_cast<int8_t>(static_cast<int32_t>(a.lane[i])); }
 static inline void store_codes_unsigned(uint8_t* p, F16 a) { DUOLOGUE_LANES p[i] = static_cast<uint8_t>(static_cast<int32_t>(a.lane[i])); }
-static inline F16 load_codes(const int8_t* p) { F16 r; DUOLOGUE_LANES r.lane[i] = static_cast<float>(p[i]); return r; }
 static inline bool any_nonfinite(F16 a) { bool bad = false; DUOLOGUE_LANES bad = bad || !std::isfinite(a.lane[i]); return bad; }
 
 // The one reduction tree: lanes i and i+8, then i+4, i+2, i+1.
