@@ -100,6 +100,9 @@ def test_replies_are_equal_alone_in_a_batch_and_after_preemption(
     with Engine(tiny_model, kv_memory_bytes=9 * page_bytes, threads=2, scheduler=config) as engine:
         together = [completion.token_ids for completion in engine.generate_batch(prompts, params)]
         assert engine.stats().preemptions_total > 0
+        assert engine.stats().prompt_tokens_total == sum(
+            map(len, prompts)
+        )  # recomputed ones are not counted again
         engine.check_integrity()
     assert together == alone
     assert len(set(alone)) > 1

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from duologue.bench.llama_cpp import WORKLOADS, LlamaCpp, Reading, Settings, Workload
-from duologue.engine.engine import default_threads
 from duologue.engine.load import load_for_engine
 from duologue.engine.request import Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
 from duologue.engine.scheduler import Chunk
+from duologue.engine.threads import default_threads
 from duologue.kernels import PAGE_TOKENS
 from duologue.models.packed_model import PackedModel
 from duologue.models.spec import ModelSpec

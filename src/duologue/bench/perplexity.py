@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from duologue.dialogue.template import ChatTemplate
 from duologue.dialogue.tokenizer import Tokenizer
-from duologue.engine.engine import default_threads
 from duologue.engine.request import Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
 from duologue.engine.scheduler import Chunk
+from duologue.engine.threads import default_threads
 from duologue.errors import InvalidRequestError, ModelLoadError
 from duologue.kernels import PAGE_TOKENS
 from duologue.models.checkpoint import Checkpoint

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from duologue.cli.options import DEFAULT_MODEL
+from duologue.models.registry import DEFAULT_MODEL
 
 
 @click.group()
@@ -27,7 +27,7 @@ def kernels(threads: int | None, isa: str, quick: bool, as_json: bool) -> None:
     from duologue.bench.attention import WORKLOADS, bench_attention
     from duologue.bench.kernels import DEFAULT_EFFORT, Effort, bench_kernels
     from duologue.cli.bench_report import attention_dicts, attention_lines
-    from duologue.engine.engine import default_threads
+    from duologue.engine.threads import default_threads
 
     threads = threads or default_threads()
     effort = Effort(1, 0.02, 4 << 20, 3, 100_000, 32 << 20) if quick else DEFAULT_EFFORT
@@ -86,7 +86,7 @@ def engine(
     from duologue.bench.kernels import Effort, measure_peaks
     from duologue.bench.llama_cpp import WORKLOADS, LlamaCpp, default_peers_dir
     from duologue.cli.bench_report import engine_dict, print_engine_table
-    from duologue.engine.engine import default_threads
+    from duologue.engine.threads import default_threads
 
     known = {workload.name: workload for workload in WORKLOADS}
     for name in names:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duologue.cli.options import DEFAULT_MODEL
+from duologue.models.registry import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from duologue.bench.perplexity import GreedyReply, Perplexity

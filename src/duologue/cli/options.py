@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from duologue.cli.units import byte_size
+from duologue.models.registry import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from duologue.engine.engine import Engine
 
-DEFAULT_MODEL = "smollm2-135m"
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import logging
-import os
 import queue
 import secrets
 import threading
@@ -28,6 +27,7 @@ from duologue.engine.request import Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
 from duologue.engine.scheduler import Scheduler, SchedulerConfig
+from duologue.engine.threads import default_threads
 from duologue.errors import CapacityError, EngineStoppedError, InvalidRequestError
 from duologue.kernels import PAGE_TOKENS
 from duologue.models.load import PackedModel
@@ -35,11 +35,6 @@ from duologue.models.load import PackedModel
 DEFAULT_KV_MEMORY_BYTES = 1 << 30
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 _log = logging.getLogger(__name__)
-
-
-def default_threads() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Engine:
@@ -206,6 +201,7 @@ class Engine:
             self._next_number += 1
             self._unfinished += 1
             self._requests_total += 1
+            self._prompt_tokens_total += request.prompt_tokens
             self._incoming.append(request)
             self._changed.notify_all()
         return request
@@ -335,8 +331,6 @@ class Engine:
         row = 0
         for chunk in chunks:
             request = chunk.request
-            if request.computed < request.prompt_tokens:
-                self._prompt_tokens_total += min(chunk.count, request.prompt_tokens - request.computed)
             request.computed += chunk.count
             self._computed_tokens_total += chunk.count
             if chunk.samples:

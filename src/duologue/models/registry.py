@@ -35,4 +35,4 @@ WHEEL_MODELS = (
 )
 
 MODELS = {model.alias: model for model in WHEEL_MODELS}
-DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_MODEL = WHEEL_MODELS[0].alias
