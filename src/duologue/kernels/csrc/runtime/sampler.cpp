@@ -1,6 +1,7 @@
 #include "runtime/sampler.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "runtime/philox.h"
 
@@ -15,11 +16,13 @@ bool heavier(const std::pair<float, int32_t>& a, const std::pair<float, int32_t>
 }  // namespace
 
 int32_t Sampler::sample(const KernelTable& kernels, const float* logits, int64_t vocab, const SamplingRow& row) {
-    if (row.temperature == 0.0f) return static_cast<int32_t>(kernels.argmax(logits, vocab));
+    // So close to zero that its inverse overflows, a temperature is greedy too.
+    const float inv_temperature = 1.0f / row.temperature;
+    if (!(inv_temperature <= std::numeric_limits<float>::max())) return static_cast<int32_t>(kernels.argmax(logits, vocab));
 
     weights_.resize(static_cast<size_t>(vocab));
     float* weights = weights_.data();
-    const float total = kernels.softmax_weights(logits, vocab, kernels.max_value(logits, vocab), 1.0f / row.temperature, weights);
+    const float total = kernels.softmax_weights(logits, vocab, kernels.max_value(logits, vocab), inv_temperature, weights);
     const double uniform = philox_uniform(row.seed, row.choice, row.position);
 
     const bool has_top_k = row.top_k > 0 && row.top_k < vocab;
@@ -44,6 +47,8 @@ int32_t Sampler::sample(const KernelTable& kernels, const float* logits, int64_t
     candidates_.clear();
     for (int64_t i = 0; i < vocab; ++i)
         if (weights[i] > 0.0f && weights[i] >= floor) candidates_.emplace_back(weights[i], static_cast<int32_t>(i));
+    // Logits with a NaN or +infinity give no weights; their caller is broken, but nothing is read out of bounds.
+    if (candidates_.empty()) return static_cast<int32_t>(kernels.argmax(logits, vocab));
     auto end = candidates_.end();
     double mass = 0.0;
     if (has_top_k) {

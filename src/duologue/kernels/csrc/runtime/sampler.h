@@ -10,7 +10,7 @@
 namespace duologue {
 
 struct SamplingRow {
-    float temperature;  // 0: greedy
+    float temperature;  // 0, or so small that its inverse overflows: greedy
     float top_p;        // in (0, 1]; 1: off
     int32_t top_k;      // 0: off
     uint32_t choice;
