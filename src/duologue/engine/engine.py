@@ -380,10 +380,12 @@ class Engine:
             else:
                 text += tail
         self._scheduler.finish(request)
-        self._emit(request, text, token_ids, reason, error)
-        with self._lock:
-            self._unfinished -= 1
-            self._changed.notify_all()
+        try:
+            self._emit(request, text, token_ids, reason, error)
+        finally:
+            with self._lock:
+                self._unfinished -= 1
+                self._changed.notify_all()
 
     def _emit(
         self,
@@ -411,10 +413,13 @@ class Engine:
             self._failure = failure
             self._take_news()
         for request in list(self._scheduler.requests()):
-            if failure is None:
-                self._finish(request, "abort")
-            else:
-                self._finish(request, "error", flush=False, error=failure)
+            try:
+                if failure is None:
+                    self._finish(request, "abort")
+                else:
+                    self._finish(request, "error", flush=False, error=failure)
+            except Exception:  # a callback that raises must not keep the others from hearing that it is over
+                _log.exception("telling request %d that the engine stops failed", request.number)
 
 
 def _close(reference: weakref.ref[Engine]) -> None:
