@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
+from duologue.kernels import _native
+from duologue.kernels.gemm import gemm_int8, pack_weight
 from duologue.kernels.reference import step as reference
+from duologue.kernels.rows import quantize_rows
 from duologue.models.random_model import random_weights
 from duologue.models.spec import ModelSpec
 from tests.kernels.isas import ISAS
@@ -71,6 +79,54 @@ def test_a_sequence_among_32_others_gets_its_own_logits(name: str) -> None:
             got[i].append(logits)
     for rows, want in zip(got, expected, strict=True):
         np.testing.assert_array_equal(np.concatenate(rows), want)
+
+
+def test_an_unfinished_model_is_refused() -> None:
+    weight = pack_weight(*quantize_rows(np.ones((70, 16), dtype=np.float32)))
+    norm = np.ones(16, dtype=np.float32)
+    model = _native.Model(vocab=70, hidden=16, norm_eps=1e-5, embedding=weight, head=weight, final_norm=norm)
+    with pytest.raises(ValueError, match=r"finish\(\) has not been called"):
+        _native.Executor(model, 1)
+    model.finish()
+    assert _native.Executor(model, 1).threads == 1
+
+
+def test_a_weight_of_another_type_is_refused_not_converted() -> None:
+    weight = pack_weight(*quantize_rows(np.ones((70, 16), dtype=np.float32)))
+    wrong = dataclasses.replace(weight, scale=weight.scale.astype(np.float64))
+    with pytest.raises(RuntimeError, match=r"bad.cast"):
+        gemm_int8(np.ones((1, 16), dtype=np.int8), np.ones(1, dtype=np.float32), wrong)
+
+
+def test_a_buffer_of_nearly_all_addresses_is_refused() -> None:
+    for size in (2**64 - 1, 2**64 - (4 << 20), 2**62):
+        with pytest.raises(MemoryError):
+            _native.HugeBuffer(size)
+
+
+REFUSED_THREADS = """
+import os, resource, numpy as np
+from duologue.kernels import _native
+from duologue.kernels.gemm import pack_weight
+from duologue.kernels.rows import quantize_rows
+weight = pack_weight(*quantize_rows(np.ones((70, 16), dtype=np.float32)))
+norm = np.ones(16, dtype=np.float32)
+model = _native.Model(vocab=70, hidden=16, norm_eps=1e-5, embedding=weight, head=weight, final_norm=norm)
+model.finish()
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))  # a stack takes 8 MiB of address space
+before = len(os.listdir("/proc/self/task"))
+try:
+    _native.Executor(model, 1000)
+except RuntimeError:
+    print("refused", len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+def test_threads_that_cannot_be_started_are_an_error_and_leave_none_behind() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", REFUSED_THREADS]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert (result.stdout, result.stderr) == ("refused 0\n", "")
 
 
 def test_one_corrupted_byte_of_kv_is_noticed() -> None:

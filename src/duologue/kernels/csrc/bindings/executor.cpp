@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "bindings/arrays.h"
+#include "bindings/weights.h"
 #include "runtime/executor.h"
 #include "runtime/memory.h"
 
 namespace duologue {
 namespace {
 
-using Bytes = nb::ndarray<const int8_t, nb::c_contig, nb::device::cpu>;
 using Ints = Array<const int32_t, 1>;
 using Floats = Array<const float, 1>;
 using Matrix = Array<const float, 2>;
@@ -20,6 +20,12 @@ using Matrix = Array<const float, 2>;
 struct Model {
     ModelSpec spec;
     std::vector<nb::object> keep_alive;
+    bool finished = false;
+
+    const ModelSpec& finished_spec() const {
+        require(finished, "Executor: the model's finish() has not been called");
+        return spec;
+    }
 
     template <typename A>
     const typename A::Scalar* hold(const A& array) {
@@ -28,30 +34,13 @@ struct Model {
     }
 
     PackedWeight weight(nb::handle packed) {
-        PackedWeight w;
-        w.n = nb::cast<int64_t>(packed.attr("n"));
-        w.k = nb::cast<int64_t>(packed.attr("k"));
-        const auto codes = nb::cast<Bytes>(packed.attr("codes"));
-        const auto compensation = nb::cast<Ints>(packed.attr("compensation"));
-        const auto scale = nb::cast<Floats>(packed.attr("scale"));
-        require(w.n > 0 && w.k > 0 && w.k <= kMaxDepth && int64_t(codes.size()) == w.n_padded() * w.k_padded() &&
-                    int64_t(compensation.shape(0)) == w.n_padded() && int64_t(scale.shape(0)) == w.n_padded(),
-                "a packed weight's buffers do not fit its shape");
-        w.codes = hold(codes);
-        w.compensation = hold(compensation);
-        w.scale = hold(scale);
-        if (!packed.attr("bias").is_none()) {
-            const auto bias = nb::cast<Floats>(packed.attr("bias"));
-            require(int64_t(bias.shape(0)) == w.n_padded(), "a packed weight's bias does not fit its shape");
-            w.bias = hold(bias);
-        }
-        return w;
+        return weight_of(packed, [this](const auto& array) { hold(array); });
     }
 };
 
 class PyExecutor {
 public:
-    PyExecutor(Model& model, int threads, const std::string& isa) : model_(model), executor_(model.spec, kernels_named(isa), threads) {}
+    PyExecutor(Model& model, int threads, const std::string& isa) : model_(model), executor_(model.finished_spec(), kernels_named(isa), threads) {}
 
     void step(Ints tokens, Ints starts, Ints first_position, Array<const int32_t, 2> global_pages, Array<const int32_t, 2> local_pages,
               std::optional<Array<uint8_t, 2>> global_pool, std::optional<Array<uint8_t, 2>> local_pool, Ints logit_tokens, Array<float, 2> logits,
@@ -145,6 +134,7 @@ void register_executor(nb::module_& m) {
         .def("add_layer",
              [](Model& model, int heads, int kv_heads, int head_dim, int window, int kv_owner, float norm_eps, float softmax_scale, Matrix rope_cos, Matrix rope_sin,
                 Floats attention_norm, Floats mlp_norm, nb::handle qkv, nb::handle output, nb::handle gate_up, nb::handle down) {
+                 require(!model.finished, "add_layer: the model is finished");
                  require(int64_t(rope_cos.shape(1)) == head_dim / 2 && rope_sin.shape(0) == rope_cos.shape(0) && rope_sin.shape(1) == rope_cos.shape(1),
                          "rope tables must be [positions, head_dim / 2]");
                  require(int64_t(attention_norm.shape(0)) == model.spec.hidden && int64_t(mlp_norm.shape(0)) == model.spec.hidden, "norm weights must be [hidden]");
@@ -165,7 +155,11 @@ void register_executor(nb::module_& m) {
                  layer.down = model.weight(down);
                  model.spec.layers.push_back(layer);
              })
-        .def("finish", [](Model& model) { model.spec.finish(); })
+        .def("finish",
+             [](Model& model) {
+                 model.spec.finish();
+                 model.finished = true;
+             })
         .def_prop_ro("global_page_bytes", [](const Model& model) { return model.spec.page_bytes[kGlobalPages]; })
         .def_prop_ro("local_page_bytes", [](const Model& model) { return model.spec.page_bytes[kLocalPages]; });
 

@@ -16,6 +16,7 @@ constexpr size_t kHugePage = size_t(2) << 20;
 }
 
 HugeBuffer::HugeBuffer(size_t bytes) : bytes_(bytes) {
+    if (bytes > SIZE_MAX - 2 * kHugePage) throw std::bad_alloc();  // rounding up would wrap around
     mapped_bytes_ = (bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage;
     mapping_ = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping_ == MAP_FAILED) throw std::bad_alloc();

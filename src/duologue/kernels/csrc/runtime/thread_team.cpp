@@ -22,10 +22,17 @@ constexpr int kSpins = 4000;
 }  // namespace
 
 ThreadTeam::ThreadTeam(int threads) : size_(threads < 1 ? 1 : threads) {
-    for (int thread = 1; thread < size_; ++thread) workers_.emplace_back(&ThreadTeam::worker, this, thread);
+    try {
+        for (int thread = 1; thread < size_; ++thread) workers_.emplace_back(&ThreadTeam::worker, this, thread);
+    } catch (...) {
+        stop();  // a std::thread that is destroyed while it runs ends the process
+        throw;
+    }
 }
 
-ThreadTeam::~ThreadTeam() {
+ThreadTeam::~ThreadTeam() { stop(); }
+
+void ThreadTeam::stop() {
     {
         std::lock_guard<std::mutex> lock(mutex_);
         stop_.store(true);

@@ -16,7 +16,8 @@ namespace duologue {
 
 class ThreadTeam {
 public:
-    // `threads` counts the caller, which works as thread 0.
+    // `threads` counts the caller, which works as thread 0. Throws std::system_error when the system refuses a thread; then
+    // none is left running.
     explicit ThreadTeam(int threads);
     ~ThreadTeam();
     ThreadTeam(const ThreadTeam&) = delete;
@@ -32,6 +33,7 @@ public:
 
 private:
     void worker(int thread);
+    void stop();
 
     const int size_;
     std::vector<std::thread> workers_;
