@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from duologue.models.checkpoint import Weights
 from duologue.models.pack import layer_weights, pack_model, packed_weight
 from duologue.models.packed_model import PackedModel
 from duologue.models.random_model import random_spec, random_weights
-from duologue.models.rope import rope_kinds, rope_tables
+from duologue.models.rope import cos_sin, rope_kinds, rope_tables
 from duologue.models.spec import ModelSpec
 
 SPEC = random_spec(hidden=48, heads=4, kv_heads=2, head_dim=16, mlp=80, vocab=70, context_tokens=33)
@@ -80,6 +82,34 @@ def test_rope_tables_turn_pair_i_by_position_over_base() -> None:
     assert sin[4000, 5] == np.float32(np.sin(angle))
     assert (cos[0] == 1).all()
     assert (sin[0] == 0).all()
+
+
+@pytest.mark.parametrize(("base", "head_dim", "positions"), [(10000.0, 64, 8192), (500000.0, 128, 40_000)])
+def test_rope_tables_are_the_correctly_rounded_cosines_and_sines(
+    base: float, head_dim: int, positions: int
+) -> None:
+    exponent = np.arange(0, head_dim, 2, dtype=np.longdouble) / head_dim
+    frequency = (np.longdouble(base) ** -exponent).astype(np.float64)
+    angle = np.arange(positions)[:, None] * frequency
+    for table, expected in zip(
+        rope_tables(base, head_dim, positions), (np.cos(angle), np.sin(angle)), strict=True
+    ):
+        # A value within 1e-15 of the middle between two float32 may be rounded either way.
+        assert (table != expected.astype(np.float32)).mean() < 1e-5
+        np.testing.assert_allclose(table, expected, rtol=6e-8, atol=1e-15)
+
+
+def test_rope_angles_far_out_keep_float64_precision() -> None:
+    angle = np.concatenate([np.linspace(0, 2**20, 100_001), np.arange(1000) * (np.pi / 4)])
+    for got, expected in zip(cos_sin(angle), (np.cos(angle), np.sin(angle)), strict=True):
+        assert np.abs(got - expected).max() < 1e-15
+
+
+def test_rope_tables_are_these_bits_on_every_machine() -> None:
+    digest = hashlib.sha256(
+        b"".join(table.tobytes() for table in rope_tables(100000.0, 64, 5000))
+    ).hexdigest()
+    assert digest == "30e384109ea60f1e273d00df4e042c101454ac808879c3226dcd6cd874d26cef"
 
 
 def test_weights_too_deep_for_int32_are_named() -> None:
