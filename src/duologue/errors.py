@@ -15,6 +15,10 @@ class UnsupportedModelError(ModelLoadError):
     """A model file is sound but describes something that this version does not run."""
 
 
+class SettingError(DuologueError):
+    """An environment variable has a value that cannot be used."""
+
+
 class TemplateError(DuologueError):
     """A chat template does not compile, or raises while rendering."""
 

@@ -65,6 +65,14 @@ def test_expected_errors_are_one_line(arguments: list[str], code: int, says: str
     assert says in result.stderr
 
 
+def test_an_unknown_instruction_set_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUOLOGUE_ISA", "bogus")
+    result = run("chat", "no-such-model", cache=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: DUOLOGUE_ISA=bogus is unknown; choose one of: ")
+    assert result.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

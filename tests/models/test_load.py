@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from duologue.engine.load import prepare
+from duologue.engine.load import load_for_engine, prepare
 from duologue.errors import ModelLoadError
 from duologue.models.checkpoint import Checkpoint
 from duologue.models.load import PackedModel, Prepared, load_model
@@ -94,6 +94,20 @@ def test_a_damaged_packed_file_is_made_anew(
     assert "packed anew" in caplog.text
     assert path.read_bytes() == content
     assert_same(load_model(folder, never), first)
+
+
+def test_a_packed_file_with_a_tokenizer_of_another_format_is_made_anew(
+    cache: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = load_for_engine(folder)
+    [path] = packed_files(cache)
+    content = path.read_bytes()
+    magic = first.tokenizer[:8]
+    assert content.count(magic) == 1
+    path.write_bytes(content.replace(magic, b"DUOTOK99"))
+    assert_same(load_for_engine(folder), first)
+    assert "the packed tokenizer is damaged or of another version; the model is packed anew" in caplog.text
+    assert path.read_bytes() == content
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning(

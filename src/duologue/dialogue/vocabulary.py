@@ -79,9 +79,7 @@ class Vocabulary:
         """Inverse of `to_bytes`; `ModelLoadError` if `data` is something else."""
         data = bytes(data)
         if data[: len(_MAGIC)] != _MAGIC:
-            raise ModelLoadError(
-                "the packed tokenizer is damaged or of another version; remove the packed cache"
-            )
+            raise ModelLoadError("the packed tokenizer is damaged or of another version")
         start = len(_MAGIC) + 4
         try:
             (size_bytes,) = struct.unpack_from("<I", data, len(_MAGIC))
@@ -91,6 +89,4 @@ class Vocabulary:
             header["filler_ids"] = tuple(map(tuple, header.get("filler_ids", ())))
             return cls(backend_json=data[start + size_bytes :].decode(), **header)
         except (struct.error, ValueError, KeyError, TypeError) as error:
-            raise ModelLoadError(
-                f"the packed tokenizer is damaged ({error}); remove the packed cache"
-            ) from error
+            raise ModelLoadError(f"the packed tokenizer is damaged ({error})") from error

@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from duologue.dialogue.tokenizer import Tokenizer
+from duologue.dialogue.vocabulary import Vocabulary
+from duologue.errors import SettingError
+from duologue.kernels import isa_name
 from duologue.models.checkpoint import Checkpoint
 from duologue.models.load import PackedModel, Prepared, load_model
 
@@ -28,5 +31,22 @@ def prepare(checkpoint: Checkpoint) -> Prepared:
 
 
 def load_for_engine(model: str | Path, *, progress: bool = False) -> PackedModel:
-    """Resolve, read, calibrate, quantise and pack a model, or take it from the packed cache."""
-    return load_model(model, prepare, progress=progress)
+    """Resolve, read, calibrate, quantise and pack a model, or take it from the packed cache.
+
+    Raises ModelLoadError or UnsupportedModelError, and SettingError when DUOLOGUE_ISA names no instruction set that this CPU
+    has.
+    """
+    require_isa()
+    return load_model(model, prepare, check=_check_tokenizer, progress=progress)
+
+
+def require_isa() -> None:
+    """Raises SettingError when DUOLOGUE_ISA names no instruction set that this CPU has."""
+    try:
+        isa_name()
+    except RuntimeError as error:
+        raise SettingError(str(error)) from None
+
+
+def _check_tokenizer(model: PackedModel) -> None:
+    Vocabulary.from_bytes(model.tokenizer)

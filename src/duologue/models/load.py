@@ -15,7 +15,13 @@ import numpy.typing as npt
 
 from duologue.errors import ModelLoadError
 from duologue.models.checkpoint import Checkpoint
-from duologue.models.pack import CALIBRATION_VERSION, PACKED_LAYOUT_VERSION, QUANTISER_VERSION, pack_model
+from duologue.models.pack import (
+    CALIBRATION_VERSION,
+    PACKED_LAYOUT_VERSION,
+    QUANTISER_VERSION,
+    TOKENIZER_VERSION,
+    pack_model,
+)
 from duologue.models.packed_file import read_packed, write_packed
 from duologue.models.packed_model import PackedModel
 from duologue.models.source import Source, resolve
@@ -36,23 +42,26 @@ class Prepared:
 
 
 Prepare = Callable[[Checkpoint], Prepared]
+Check = Callable[[PackedModel], None]
 
 
-def load_model(model: str | Path, prepare: Prepare, *, progress: bool = False) -> PackedModel:
+def load_model(
+    model: str | Path, prepare: Prepare, *, check: Check | None = None, progress: bool = False
+) -> PackedModel:
     """A model by alias, GGUF path or Hugging Face folder.
 
     The first time it is read, calibrated, quantised and packed; `prepare` is called only then. Later starts
-    read the packed cache. Two processes that start at once pack it once. A cache that cannot be written is a
-    warning. Raises ModelLoadError or UnsupportedModelError, one sentence that says what is wrong and what to
-    do.
+    read the packed cache; a cached model for which `check` raises ModelLoadError is packed anew. Two processes
+    that start at once pack it once. A cache that cannot be written is a warning. Raises ModelLoadError or
+    UnsupportedModelError, one sentence that says what is wrong and what to do.
     """
     source = resolve(model, progress=progress)
     key = _packed_key(source)
     path = packed_path(key)
-    packed = _cached(path, key)
+    packed = _cached(path, key, check)
     if packed is None:
         with _packing_lock(path, source):
-            packed = _cached(path, key)
+            packed = _cached(path, key, check)
             if packed is None:
                 remove_leftovers(path)
                 packed = _pack_and_cache(source, prepare, path, key, progress)
@@ -78,18 +87,26 @@ def _packed_key(source: Source) -> str:
         f"calibration {CALIBRATION_VERSION}",
         f"quantiser {QUANTISER_VERSION}",
         f"layout {PACKED_LAYOUT_VERSION}",
+        f"tokenizer {TOKENIZER_VERSION}",
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _cached(path: Path, key: str) -> PackedModel | None:
+def _cached(path: Path, key: str, check: Check | None = None) -> PackedModel | None:
     if not path.exists():
         return None
     try:
-        return read_packed(path, key)
+        model = read_packed(path, key)
     except ModelLoadError as error:
         _log.warning("%s; the model is packed anew", error)
         return None
+    try:
+        if check is not None:
+            check(model)
+    except ModelLoadError as error:
+        _log.warning("%s is damaged: %s; the model is packed anew", path, error)
+        return None
+    return model
 
 
 def _pack_and_cache(source: Source, prepare: Prepare, path: Path, key: str, progress: bool) -> PackedModel:
