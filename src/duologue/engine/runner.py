@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from duologue.engine.request import Request
 from duologue.engine.scheduler import Chunk
-from duologue.errors import CapacityError
-from duologue.kernels import PAGE_TOKENS, _native
+from duologue.errors import CapacityError, InvalidRequestError
+from duologue.kernels import PAGE_TOKENS, _native, isa_name
 
 SAMPLING_ROW = np.dtype(
     [
@@ -26,6 +26,10 @@ SAMPLING_ROW = np.dtype(
 )
 """Mirrors SamplingRow in csrc/runtime/sampler.h."""
 
+_MAX_THREADS = 1024
+_ADDRESS_BYTES = 1 << 47
+"""What a process can address on x86-64."""
+
 _NO_PAGES = np.zeros((0, 0), dtype=np.int32)
 
 
@@ -34,17 +38,44 @@ def debug_checks_enabled() -> bool:
     return os.environ.get("DUOLOGUE_DEBUG", "") not in ("", "0")
 
 
+def _require_memory(kv_bytes: int) -> None:
+    """Raise CapacityError for more KV than there can be: the system would grant it and kill the process once it is used."""
+    if kv_bytes > _ADDRESS_BYTES:
+        raise CapacityError(
+            f"{kv_bytes} bytes of KV are more than a process can address ({_ADDRESS_BYTES}); lower --kv-memory"
+        )
+    if "SC_PHYS_PAGES" not in os.sysconf_names:
+        return
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if kv_bytes > memory_bytes:
+        raise CapacityError(
+            f"{kv_bytes} bytes of KV are more than this machine's {memory_bytes} bytes of memory; lower --kv-memory"
+        )
+
+
 class Runner:
     """Owns the KV memory and the native executor of one model.
 
-    Raises CapacityError when `page_count` pages of KV do not fit into memory.
+    Raises CapacityError when `page_count` pages of KV do not fit into memory or the system refuses the threads,
+    InvalidRequestError when `threads` is out of range, and RuntimeError for an instruction set that the CPU does not have.
     """
 
     def __init__(
         self, model: _native.Model, *, vocab_size: int, page_count: int, threads: int, isa: str = ""
     ) -> None:
-        self._executor = _native.Executor(model, threads, isa)
+        if not 1 <= threads <= _MAX_THREADS:
+            raise InvalidRequestError(
+                f"threads must be between 1 and {_MAX_THREADS}, not {threads}", param="threads"
+            )
         page_bytes = model.global_page_bytes
+        _require_memory(page_count * page_bytes)
+        isa_name(isa)
+        try:
+            self._executor = _native.Executor(model, threads, isa)
+        except RuntimeError as error:
+            raise CapacityError(
+                f"the system refused {threads} engine threads ({error}); lower --threads"
+            ) from error
         try:
             self._kv_memory = _native.HugeBuffer(page_count * page_bytes)
         except MemoryError as error:
