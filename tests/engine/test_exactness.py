@@ -106,3 +106,42 @@ def test_replies_are_equal_alone_in_a_batch_and_after_preemption(
         engine.check_integrity()
     assert together == alone
     assert len(set(alone)) > 1
+
+
+def test_smollm2_token_by_token_over_a_tile_border(smollm2: PackedModel) -> None:
+    ids = prompt(smollm2, 70, seed=2)
+    expected = ForwardCase(smollm2, threads=1).run(ids, 70)
+    case = ForwardCase(smollm2, threads=2)
+    request = case.request(ids)
+    rows = case.step([(request, 60)])
+    while request.computed < 70:
+        rows += case.step([(request, 1)])
+    np.testing.assert_array_equal(np.concatenate(rows), expected)
+
+
+def test_smollm2_replies_are_equal_after_preemption(smollm2: PackedModel) -> None:
+    prompts = [prompt(smollm2, 52 + i, seed=i).tolist() for i in range(3)]
+    params = SamplingParams(temperature=0.0, max_tokens=14, ignore_eos=True)
+    with Engine(smollm2, kv_memory_bytes=64 << 20, threads=2) as engine:
+        alone = [engine.generate(ids, params).token_ids for ids in prompts]
+    # Each needs a second page within its reply, and there are four for three.
+    with Engine(smollm2, kv_memory_bytes=4 * smollm2.native().global_page_bytes, threads=2) as engine:
+        together = [completion.token_ids for completion in engine.generate_batch(prompts, params)]
+        assert engine.stats().preemptions_total > 0
+        engine.check_integrity()
+    assert together == alone
+
+
+def test_a_recomputed_reply_gives_the_logits_it_had(tiny_model: PackedModel) -> None:
+    ids = prompt(tiny_model, 160)
+    case = ForwardCase(tiny_model, threads=2)
+    request = case.request(ids)
+    rows = case.step([(request, 90)])
+    while request.computed < len(ids):
+        rows += case.step([(request, 1)])
+    case.release(request)
+    # As the scheduler does after a preemption: other pages, everything from the start in one go.
+    again = case.request(ids)
+    assert again.pages.tolist() != request.pages.tolist()
+    (recomputed,) = case.step([(again, len(ids))])
+    np.testing.assert_array_equal(recomputed, np.concatenate(rows))
