@@ -30,8 +30,8 @@ static inline int32_t sum_lanes(__m256i v) {
 static inline void add_to(__m256i& acc, __m256i product) { asm("vpaddd %1, %0, %0" : "+x"(acc) : "x"(product)); }
 static inline void keep_in_registers(__m256i& a, __m256i& b, __m256i& c, __m256i& d) { asm("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d)); }
 
-template <_mm_hint Hint>
-static inline void fetch(const int8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), Hint); }
+static inline void fetch_to_l1(const int8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+static inline void fetch_to_l2(const int8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
 // int32 words of a widened row: two (even, odd) per four codes. The odd cache line keeps rows off each other's L1 sets.
 static inline int64_t widened_stride(int64_t k) { return round_up(k, 32) / 2 + 16; }
@@ -112,8 +112,8 @@ static inline void tile(const int32_t* a, int64_t a_stride, const __m256i* b, in
     int64_t s = 0;
     for (; s + 2 <= steps; s += 2, a += 4, b += 8) {
         if constexpr (Fetch) {
-            fetch<_MM_HINT_T1>(ahead + s * 64);
-            fetch<_MM_HINT_T1>(ahead + s * 64 + 64);
+            fetch_to_l2(ahead + s * 64);
+            fetch_to_l2(ahead + s * 64 + 64);
         }
         step(a, b);
         step(a + 2, b + 4);
@@ -137,9 +137,9 @@ static inline void direct_tile(const int32_t* a, int64_t a_stride, const int8_t*
         DUOLOGUE_UNROLL
         for (int i = 0; i < Vectors; i += 2) {
             if constexpr (Vectors == 8)
-                fetch<_MM_HINT_T0>(b + kStreamBytes + i * 32);
+                fetch_to_l1(b + kStreamBytes + i * 32);
             else
-                fetch<_MM_HINT_T1>(ahead + (s * Vectors + i) * 32);
+                fetch_to_l2(ahead + (s * Vectors + i) * 32);
         }
         const auto bytes = [&](int v) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b) + v); };
         if constexpr (Rows <= 2) {
