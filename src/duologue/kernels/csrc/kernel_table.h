@@ -101,7 +101,7 @@ struct KernelTable {
     // Register-only loops for the bench: operations done in `rounds` rounds, 0 where the set has no such loop.
     int64_t (*int8_peak)(int sequence, int64_t rounds);
     int64_t (*fp32_peak)(int64_t rounds);
-    // Reads `count` bytes (a multiple of 256) as fast as this set can, and returns a sum of them.
+    // Reads `count` bytes (a multiple of 256) as fast as this set can; returns `count` when any float of them is positive.
     int64_t (*read_all)(const uint8_t* bytes, int64_t count);
 };
 
