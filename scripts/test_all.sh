@@ -85,9 +85,11 @@ run_qemu() {
 
 run_sanitize() {
   environment .venv-sanitize cmake.define.DUOLOGUE_SANITIZE=ON
-  # Python itself leaks by design; everything else that the sanitizers find aborts the run.
+  # Python itself leaks by design; everything else that the sanitizers find aborts the run. The deselected test limits the
+  # address space, of which the address sanitizer needs terabytes.
   ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 LD_PRELOAD="$(g++ -print-file-name=libasan.so):$(g++ -print-file-name=libubsan.so)" \
-    HYPOTHESIS_MAX_EXAMPLES=20 .venv-sanitize/bin/python -m pytest tests/kernels tests/engine/test_exactness.py
+    .venv-sanitize/bin/python -m pytest tests/kernels tests/engine/test_exactness.py \
+    --deselect tests/kernels/test_step.py::test_threads_that_cannot_be_started_are_an_error_and_leave_none_behind
 }
 
 run_torch() {
