@@ -5,8 +5,7 @@ Three exact rewrites of the same function:
 1. **Rotation.** The residual stream is rotated (see `rotation`), and each head's values too. Norm weights go into the maps that
    follow them and become 1; the head gets the final norm's and so is no longer the embedding's twin.
 2. **Moved scale** at the input of the down projection, which no rotation reaches without work per token: channel j is divided
-   by s_j
-   in the rows of the up projection and multiplied back in the columns of the down projection.
+   by s_j in the rows of the up projection and multiplied back in the columns of the down projection.
 3. **Balanced queries and keys**: in every pair of channels that RoPE turns together, queries are multiplied and keys divided by
    one factor, so that neither has channels far above the rest.
 
@@ -28,9 +27,10 @@ import numpy.typing as npt
 
 from duologue.kernels import PAGE_TOKENS
 from duologue.kernels.attention import attend, kv_block_bytes, store_kv
-from duologue.kernels.gemm import Epilogue, PackedWeight, gemm_int8, pack_weight
+from duologue.kernels.gemm import Epilogue, gemm_int8
 from duologue.kernels.rows import quantize_rows, rmsnorm_quantize_rows, rmsnorm_rows, rope_rotate
 from duologue.models.checkpoint import Weights
+from duologue.models.pack import quantize_and_pack
 from duologue.models.rope import rope_tables
 from duologue.models.rotation import rotate, rotate_rows
 from duologue.models.spec import LayerSpec, ModelSpec
@@ -105,9 +105,11 @@ def _calibrate_layer(
     """Moves the layer's scale in `weights` and advances every stream [n, hidden] through it, in place."""
     own = f"layers.{i}."
     norms = weights[own + "attention_norm"], weights[own + "mlp_norm"]
-    qkv = _packed([weights[own + name] for name in ("q", "k", "v") if own + name in weights])
-    output = _packed([weights[own + "output"]])
-    gate_up = _packed([weights[own + "gate"], weights[own + "up"]], gated=True)
+    qkv = quantize_and_pack(
+        own + "qkv", [weights[own + name] for name in ("q", "k", "v") if own + name in weights]
+    )
+    output = quantize_and_pack(own + "output", [weights[own + "output"]])
+    gate_up = quantize_and_pack(own + "gate_up", [weights[own + "gate"], weights[own + "up"]], gated=True)
     projected = [
         gemm_int8(*rmsnorm_quantize_rows(x, norms[0], spec.norm_eps, name=own + "qkv"), qkv) for x in streams
     ]
@@ -130,7 +132,7 @@ def _calibrate_layer(
     )
     weights[own + "up"] = weights[own + "up"] / s[:, None]
     weights[own + "down"] = down_weights * s
-    down = _packed([weights[own + "down"]])
+    down = quantize_and_pack(own + "down", [weights[own + "down"]])
     for x, h in zip(streams, hidden, strict=True):
         codes, scale = quantize_rows(h / s, name=own + "down")
         gemm_int8(codes, scale, down, Epilogue.ADD, out=x)
@@ -201,15 +203,6 @@ def _embedded(embedding: Floats, token_ids: npt.NDArray[np.int32], context_token
     """The residual stream [n, hidden] as the executor begins it: from int8 rows."""
     codes, scale = quantize_rows(embedding[token_ids[:context_tokens]], name="embedding")
     return codes.astype(np.float32) * scale[:, None]
-
-
-def _packed(parts: list[Floats], *, gated: bool = False) -> PackedWeight:
-    quantized = [quantize_rows(part) for part in parts]
-    return pack_weight(
-        np.concatenate([codes for codes, _ in quantized]),
-        np.concatenate([scale for _, scale in quantized]),
-        gated=gated,
-    )
 
 
 def _float(x: npt.NDArray[np.float64]) -> Floats:

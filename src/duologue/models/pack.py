@@ -59,14 +59,25 @@ def pack_model(spec: ModelSpec, weights: Weights) -> Arrays:
     return arrays
 
 
-def _put(arrays: Arrays, name: str, parts: list[npt.NDArray[np.float32]], *, gated: bool = False) -> None:
+def quantize_and_pack(
+    name: str, parts: list[npt.NDArray[np.float32]], *, gated: bool = False
+) -> PackedWeight:
+    """One packed map of float parts [n_i, k], by the one quantiser.
+
+    Raises UnsupportedModelError naming the weight when it is too deep for exact int32 sums, and ValueError naming it when it is
+    not finite.
+    """
     quantized = [quantize_rows(part, name=name) for part in parts]
     codes = np.concatenate([codes for codes, _ in quantized])
     scale = np.concatenate([scale for _, scale in quantized])
     try:
-        packed = pack_weight(codes, scale, gated=gated)
+        return pack_weight(codes, scale, gated=gated)
     except ValueError as error:
         raise UnsupportedModelError(f"weight {name} {list(codes.shape)} cannot be packed: {error}") from error
+
+
+def _put(arrays: Arrays, name: str, parts: list[npt.NDArray[np.float32]], *, gated: bool = False) -> None:
+    packed = quantize_and_pack(name, parts, gated=gated)
     arrays[f"{name}.codes"] = packed.codes
     arrays[f"{name}.compensation"] = packed.compensation
     arrays[f"{name}.scale"] = packed.scale
