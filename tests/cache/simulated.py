@@ -35,7 +35,13 @@ class SimulatedEngine:
     now_s: float = 0.0
 
     def open(
-        self, space: bytes, tokens: list[int], *, owner: bytes = b"", turns: tuple[int, ...] = (), shared: tuple[int, ...] = ()
+        self,
+        space: bytes,
+        tokens: list[int],
+        *,
+        owner: bytes = b"",
+        turns: tuple[int, ...] = (),
+        shared: tuple[int, ...] = (),
     ) -> Running:
         self.now_s += 1
         ids = np.array(tokens, dtype=np.int32)
@@ -71,7 +77,10 @@ class SimulatedEngine:
             for kind in kinds:
                 page = int(tables[kind][position // self.page_tokens])
                 assert page >= 0
-                self.kv[kind, page, position % self.page_tokens] = (running.space, tuple(running.tokens[: position + 1]))
+                self.kv[kind, page, position % self.page_tokens] = (
+                    running.space,
+                    tuple(running.tokens[: position + 1]),
+                )
         running.computed = end
         seal = not running.sealed and end >= running.prompt_tokens
         running.sealed |= seal
@@ -87,7 +96,12 @@ class SimulatedEngine:
             for position in range(begin, end):
                 page = int(table[position // self.page_tokens])
                 found = self.kv.get((kind, page, position % self.page_tokens))
-                assert found == (running.space, tuple(running.tokens[: position + 1])), (kind, position, page, found)
+                assert found == (running.space, tuple(running.tokens[: position + 1])), (
+                    kind,
+                    position,
+                    page,
+                    found,
+                )
 
     def close(self, running: Running, *, keep: bool = True, retention_s: float = 0.0) -> None:
         self.now_s += 1

@@ -3,7 +3,7 @@ duologue's compiled kernels and executor; use the typed functions in duologue.ke
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy
 from numpy.typing import NDArray
@@ -143,7 +143,7 @@ class PrefixCache:
 
     def forget_space(self, space: bytes) -> tuple[int, int]: ...
 
-    def stats(self) -> dict: ...
+    def stats(self) -> dict[str, Any]: ...
 
     def check_integrity(self) -> None: ...
 

@@ -19,7 +19,7 @@ using Tokens = Array<const int32_t, 1>;
 
 std::string text(nb::bytes bytes) { return {bytes.c_str(), bytes.size()}; }
 
-nb::dict stats_of(const PrefixCache& cache) {
+nb::typed<nb::dict, nb::str, nb::any> stats_of(const PrefixCache& cache) {
     const PrefixCacheStats stats = cache.stats();
     nb::dict out;
     const auto both = [&](const char* name, const int64_t* values) { out[name] = nb::make_tuple(values[kGlobalPool], values[kLocalPool]); };
