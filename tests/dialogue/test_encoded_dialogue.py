@@ -119,7 +119,20 @@ def test_turn_boundaries_hold_for_another_last_message(
 
 def test_without_a_user_message_there_are_no_boundaries(pieces: PieceEncoder) -> None:
     system = [{"role": "system", "content": "x"}]
-    assert encode_dialogue(ChatTemplate(CHATML), pieces, system).turn_boundaries is None
+    encoded = encode_dialogue(ChatTemplate(CHATML), pieces, system)
+    assert encoded.turn_boundaries is None
+    assert encoded.history_begin is None
     deleting = ChatTemplate(TEMPLATES["deleting"])
     assert encode_dialogue(deleting, pieces, chat("aXb")).turn_boundaries is None
     assert encode_dialogue(deleting, pieces, chat("ab")).turn_boundaries is not None
+
+
+def test_content_tokens(smollm2: Tokenizer, pieces: PieceEncoder) -> None:
+    messages = [{"role": "system", "content": "x"}, *chat("One two.", "Three!", "Four"), *chat("")]
+    encoded = encode_dialogue(ChatTemplate(CHATML), pieces, messages)
+    for i, message in enumerate(messages[:-1]):
+        tokens = encoded.content_tokens(i)
+        assert tokens is not None
+        assert smollm2.decode(encoded.ids[slice(*tokens)].tolist()) == message["content"]
+    assert encoded.history_begin == (encoded.content_tokens(1) or (0, 0))[1]
+    assert encoded.content_tokens(4) is None

@@ -86,19 +86,37 @@ class EncodedDialogue:
         differs in or after that content has at least the former in common: the end of the message's header is
         left out, as it may be encoded together with what follows. None if there is no such message or the
         template does not show it as it is."""
-        users = [i for i, message in enumerate(self._chat.plain) if message["role"] == "user"]
-        if not users:
+        users = self._users
+        content = self.content_tokens(users[-1]) if users else None
+        if content is None:
             return None
-        span = _span_of(users[-1], self._spans) or _span_of(users[-1], self._chat.spans(users[-1:]))
-        if span is None:
-            return None
-        before = self._token_at(span.piece, span.start)
+        before, after = content
         number = bisect_right(self._parts, before - 1, key=lambda part: part.token) - 1
         header = 0
         if number >= 0 and isinstance(self._chat.pieces[self._parts[number].piece], str):
             # No token spans the beginning of a part, and in a header of words few depend on what follows.
             header = min(before - self._parts[number].token, _HEADER_TOKENS)
-        return before - header, self._token_at(span.piece, span.end, whole=True)
+        return before - header, after
+
+    @cached_property
+    def history_begin(self) -> int | None:
+        """Number of tokens up to the end of the first user message: dialogues that part earlier are different
+        ones. None if there is none or the template does not show it as it is."""
+        content = self.content_tokens(self._users[0]) if self._users else None
+        return None if content is None else content[1]
+
+    def content_tokens(self, message: int) -> tuple[int, int] | None:
+        """Begin and end of the tokens of this message's content (its place among the encoded messages). A token
+        that also holds characters of what surrounds the content is included. None if the content is empty or
+        the template does not show it as it is."""
+        span = _span_of(message, self._spans) or _span_of(message, self._chat.spans([message]))
+        if span is None:
+            return None
+        return self._token_at(span.piece, span.start), self._token_at(span.piece, span.end, whole=True)
+
+    @cached_property
+    def _users(self) -> list[int]:
+        return [i for i, message in enumerate(self._chat.plain) if message["role"] == "user"]
 
     def locate(self, token: int) -> Location:
         """What the token at this position belongs to; where a token spans a border, its first character counts.
