@@ -116,6 +116,7 @@ class SimulatedEngine:
         running = self.open(space, tokens, **options)  # type: ignore[arg-type]
         cached = running.computed
         running.tokens += reply or []
-        assert self.compute(running, len(running.tokens))
+        while running.computed < len(running.tokens):
+            assert self.compute(running, 16)
         self.close(running)
         return cached

@@ -74,7 +74,9 @@ void PrefixCache::hold_match(Sequence& sequence, Match& match, Opened& opened, d
         }
     }
     opened.cached_tokens = int64_t(match.chain.size()) * P() + match.extension_tokens;
-    sequence.noted = opened.cached_tokens;
+    // A boundary where the match ends (a persona's end) is kept again on the sequence's own copy of the page: dialogues part there,
+    // and the next one meets the copy of its neighbour in token order.
+    sequence.noted = opened.cached_tokens - (opened.copies.empty() ? 0 : 1);
     touch_checkpoints(match, now_s);
 }
 

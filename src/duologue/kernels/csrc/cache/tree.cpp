@@ -124,7 +124,8 @@ void PrefixCache::extend_match(Match& match, int32_t root, const int32_t* tokens
     const auto after = children->lower_bound(Span{tokens + begin, rest});
     const auto consider = [&](int32_t child) {
         const int64_t common = common_prefix(tokens + begin, tokens_of(child), std::min<int64_t>(rest, nodes_[child].token_count));
-        if (common > match.extension_tokens) {
+        // Of two as good the one whose window can be used.
+        if (common > match.extension_tokens || (common > 0 && common == match.extension_tokens && nodes_[match.extension].page[kLocalPool] == kNone)) {
             match.extension = child;
             match.extension_tokens = common;
         }
