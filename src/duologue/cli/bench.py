@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from duologue.cli.bench_cache import cache
 from duologue.cli.bench_dialogues import dialogues
 from duologue.models.registry import DEFAULT_MODEL
 
@@ -19,6 +20,7 @@ def bench() -> None:
 
 
 bench.add_command(dialogues)
+bench.add_command(cache)
 
 
 @bench.command()

@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duologue.cli.workload_options import workload_options
+
 if TYPE_CHECKING:
     from duologue.bench.dialogue_report import Group, Percentiles, Report
-    from duologue.bench.dialogue_workload import Length
+    from duologue.bench.dialogue_workload import WorkloadSpec
     from duologue.bench.dialogues import Run
-
-
-def _length(text: str) -> Length:
-    from duologue.bench.dialogue_workload import Length
-
-    try:
-        return Length.parse(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -39,50 +32,7 @@ def _json_object(text: str) -> dict[str, Any]:
 )
 @click.option("--model", help="Name in requests.  [default: the first that the server lists]")
 @click.option("--api-key", envvar="OPENAI_API_KEY", help="Sent as a bearer token; or OPENAI_API_KEY.")
-@click.option("--dialogues", type=click.IntRange(1), default=12, show_default=True, help="How many.")
-@click.option("--turns", type=click.IntRange(1), default=8, show_default=True, help="Messages in each.")
-@click.option(
-    "--persona",
-    type=click.Choice(["shared", "own", "none"]),
-    default="shared",
-    show_default=True,
-    help="One system message for all, one for each, or none.",
-)
-@click.option("--persona-words", type=click.IntRange(1), default=300, show_default=True, help="Its length.")
-@click.option(
-    "--message-words",
-    type=_length,
-    metavar="N[:SIGMA]",
-    default="40",
-    show_default=True,
-    help="Words of a message: fixed, or log-normal around a median of N.",
-)
-@click.option(
-    "--reply-tokens",
-    type=_length,
-    metavar="N[:SIGMA]",
-    default="32",
-    show_default=True,
-    help="Tokens of a reply, likewise.",
-)
-@click.option(
-    "--history", type=click.IntRange(0), default=0, show_default=True, help="Turns before the first request."
-)
-@click.option(
-    "--regenerate-rate",
-    type=click.FloatRange(0, 1),
-    default=0.0,
-    show_default=True,
-    help="Share of turns whose reply is asked for again.",
-)
-@click.option(
-    "--edit-rate",
-    type=click.FloatRange(0, 1),
-    default=0.0,
-    show_default=True,
-    help="Share of turns whose message is then worded anew.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Decides all texts and lengths.")
+@workload_options
 @click.option(
     "--in-flight", type=click.IntRange(1), default=4, show_default=True, help="Requests at any time."
 )
@@ -107,19 +57,10 @@ def _json_object(text: str) -> dict[str, Any]:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, every request included.")
 def dialogues(
+    workload: WorkloadSpec,
     url: str,
     model: str | None,
     api_key: str | None,
-    dialogues: int,
-    turns: int,
-    persona: Any,
-    persona_words: int,
-    message_words: Length,
-    reply_tokens: Length,
-    history: int,
-    regenerate_rate: float,
-    edit_rate: float,
-    seed: int,
     in_flight: int,
     rate: float | None,
     ignore_eos: bool,
@@ -136,25 +77,12 @@ def dialogues(
     from rich.console import Console
 
     from duologue.bench.dialogue_report import make_report, report_dict
-    from duologue.bench.dialogue_workload import WorkloadSpec
     from duologue.bench.dialogues import LoadSpec, play
 
     if plot is not None:
         from duologue.bench.dialogue_plot import check_plot
 
         check_plot(plot)  # before minutes of measuring
-    workload = WorkloadSpec(
-        dialogues=dialogues,
-        turns=turns,
-        persona=persona,
-        persona_words=persona_words,
-        message_words=message_words,
-        reply_tokens=reply_tokens,
-        history_turns=history,
-        regenerate_rate=regenerate_rate,
-        edit_rate=edit_rate,
-        seed=seed,
-    )
     load = LoadSpec(in_flight, rate, ignore_eos, warm, model, extra)
     with Console(stderr=True).status("") as status:
         run = play(url, workload, load, api_key=api_key, timeout_s=timeout, on_progress=status.update)
