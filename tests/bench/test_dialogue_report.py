@@ -175,6 +175,7 @@ def test_metrics_of_our_server_and_of_others() -> None:
         "duologue_kv_bytes_per_token 24000.0\nduologue_kv_memory_bytes 1.536e+08\nother 1\n"
     )
     assert parse_kv(text) == KvReading(24000, 1536000, 100, 10)
+    assert parse_kv(text + "duologue_cache_pages 42.0\n") == KvReading(24000, 1536000, 100, 42)
     assert parse_kv("vllm:kv_cache_usage_perc 0.5\n") is None
 
 

@@ -38,15 +38,16 @@ def parse_kv(exposition: str) -> KvReading | None:
     values: dict[str, float] = {}
     for line in exposition.splitlines():
         name, _, value = line.partition(" ")
-        if name.startswith("duologue_kv_"):
-            values[name.removeprefix("duologue_kv_")] = float(value)
+        if name.startswith(("duologue_kv_", "duologue_cache_pages")):
+            values[name.removeprefix("duologue_")] = float(value)
     try:
-        pages = int(values["pages"])
+        pages = int(values["kv_pages"])
         return KvReading(
-            bytes_per_token=int(values["bytes_per_token"]),
-            page_bytes=int(values["memory_bytes"]) // pages,
+            bytes_per_token=int(values["kv_bytes_per_token"]),
+            page_bytes=int(values["kv_memory_bytes"]) // pages,
             pages=pages,
-            used_pages=pages - int(values["pages_free"]),
+            # Without a cache the pages in use are those that are not free.
+            used_pages=int(values.get("cache_pages", pages - values["kv_pages_free"])),
         )
     except (KeyError, ZeroDivisionError):
         return None
