@@ -65,7 +65,8 @@ class FreshRunner:
         for pool in self._runner.kv_pools:
             pool[:] = 0xFF
         _, logits = self._runner.step([Chunk(request, len(ids), samples=False)], every_logit=True)
-        return logits.copy()
+        rows: Floats = logits.copy()
+        return rows
 
 
 class _AllPages:
@@ -114,6 +115,7 @@ class CachedCase:
         self.runner.step = self._recording_step  # type: ignore[method-assign]
         self._rows: dict[int, list[tuple[int, Floats]]] = {}
         self._numbers = 0
+        self.record = True
 
     def _clock(self) -> float:
         self.now_s += 1.0
@@ -121,6 +123,8 @@ class CachedCase:
 
     def _recording_step(self, chunks: Sequence[Chunk], **options: Any) -> Any:
         sampled, logits = self._step(chunks, **options)
+        if not self.record:
+            return sampled, logits
         for row, chunk in enumerate(chunk for chunk in chunks if chunk.samples):
             rows = self._rows.setdefault(chunk.request.number, [])
             rows.append((chunk.request.total_tokens - 1, logits[row].copy()))

@@ -15,7 +15,7 @@ from duologue.engine.request import PromptMarks, Request, RequestState
 from duologue.models.packed_model import PackedModel
 from tests.engine.cached_case import GQA, MQA_WINDOWS, CachedCase, FreshRunner, packed
 
-# The whole proof takes minutes: DUOLOGUE_TEST_SCHEDULES=3000 runs it (scripts/prove_cache.sh).
+# The whole proof takes minutes: DUOLOGUE_TEST_SCHEDULES=3000.
 SCHEDULES = int(os.environ.get("DUOLOGUE_TEST_SCHEDULES", "60"))
 VOCAB = GQA.vocab_size
 _models: dict[str, tuple[PackedModel, FreshRunner]] = {}
