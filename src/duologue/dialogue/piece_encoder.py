@@ -5,6 +5,7 @@ A dialogue comes back with all its earlier messages, so on each turn nearly ever
 
 from __future__ import annotations
 
+import copy
 import sys
 from array import array
 from enum import Enum
@@ -26,14 +27,22 @@ class PieceEncoder:
 
     def __init__(self, tokenizer: Tokenizer, budget_bytes: int = 64 << 20) -> None:
         self.tokenizer = tokenizer
-        self._known: ByteLru[tuple[str, After], array[int]] = ByteLru(budget_bytes)
+        self._known: ByteLru[tuple[bytes, str, After], array[int]] = ByteLru(budget_bytes)
+        self._salt = b""
+
+    def scoped(self, salt: bytes) -> PieceEncoder:
+        """An encoder within the same budget that knows only what was seen under this salt: how long a text takes
+        must not tell whether others have sent it."""
+        scoped = copy.copy(self)
+        scoped._salt = salt
+        return scoped
 
     def encode(self, text: str, after: After = After.TEXT) -> array[int]:
         """Ids (int32) of a text that holds no control token, not to be changed by the caller.
 
         Raises `InvalidRequestError` if `text` is not Unicode.
         """
-        key = text, after
+        key = self._salt, text, after
         ids = self._known.get(key)
         if ids is None:
             ids = array("i", self._encode(text, after))

@@ -95,7 +95,7 @@ class _Splicing:
         self._spans: dict[int, list[ContentSpan]] = {}
         if wanted:
             users = [i for i, message in enumerate(chat.plain) if message["role"] == "user"]
-            self._spans = chat.spans(wanted.union(users[-1:]))
+            self._spans = chat.spans(wanted.union(users[:1], users[-1:]))
         self._end = next((s for ss in self._spans.values() for s in ss if s.message == final), None)
         if final is not None and self._end is None:
             raise InvalidRequestError(
