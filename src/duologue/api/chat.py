@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from duologue.api.body import invalid_field, json_object
+from duologue.api.cache_fields import CacheFields
 from duologue.api.unsupported import implemented_fields
 from duologue.engine.sampling_params import SamplingParams
 from duologue.errors import InvalidRequestError
@@ -85,10 +86,8 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool = False
 
 
-class ChatCompletionRequest(BaseModel):
+class ChatCompletionRequest(CacheFields):
     """The implemented fields. `top_k` (0 is off) and `ignore_eos` are extensions."""
-
-    model_config = _Strict
 
     model: Annotated[str, Field(min_length=1)]
     messages: Annotated[list[ChatMessage], Field(min_length=1)]

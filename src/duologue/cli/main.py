@@ -18,6 +18,7 @@ from duologue.errors import DuologueError
 _COMMANDS = {
     "serve": ("duologue.cli.serve", "serve", "Serve a model over HTTP, with OpenAI's API and a chat page."),
     "keys": ("duologue.cli.keys", "keys", "Make and list API keys."),
+    "cache": ("duologue.cli.cache", "cache", "Explain cache misses."),
     "chat": ("duologue.cli.chat", "chat", "Chat with a model in the terminal."),
     "bench": ("duologue.cli.bench", "bench", "Measure kernels or the engine against the machine's peaks."),
     "eval": ("duologue.cli.evaluate", "evaluate", "Measure a model's quality."),
