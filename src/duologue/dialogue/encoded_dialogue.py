@@ -67,18 +67,19 @@ class EncodedDialogue:
     `ids` (int32, read-only) end where the reply goes on: after the generation prompt, or inside the last message
     that is to be continued. That message's text so far is `reply_text`, its ids begin at `reply_start`; otherwise
     these are `""` and `len(ids)`. Of the finished reply, `ids[:reply_start]`, `reply_text` plus the new text, and
-    `ids[reply_start:]` plus the new ids belong into the `ReplyStore`.
+    `ids[reply_start:]` plus the new ids belong into the `ReplyStore`. `origins` are the places in the request of
+    the messages that were encoded, None for one that is not from there.
     """
 
     ids: npt.NDArray[np.int32]
     reply_start: int
     reply_text: str
     spliced: tuple[SplicedReply, ...]
+    origins: tuple[int | None, ...]
     _chat: MarkedChat = field(repr=False)
     _parts: tuple[Part, ...] = field(repr=False)
     _spans: Mapping[int, Sequence[ContentSpan]] = field(repr=False)  # as far as they were looked for
     _tokenizer: Tokenizer = field(repr=False)
-    _origins: tuple[int | None, ...] | None = field(default=None, repr=False)
 
     @cached_property
     def turn_boundaries(self) -> tuple[int, int] | None:
@@ -139,8 +140,7 @@ class EncodedDialogue:
             span = next((s for s in spans if s.start <= part.start < s.end), None)
         if span is None:
             return Location(None, None, piece[at:])
-        message = span.message if self._origins is None else self._origins[span.message]
-        return Location(message, at - span.start + span.lead, piece[at:])
+        return Location(self.origins[span.message], at - span.start + span.lead, piece[at:])
 
     @cached_property
     def _all_spans(self) -> dict[int, list[ContentSpan]]:

@@ -49,6 +49,11 @@ class PieceEncoder:
             self._known.put(key, ids, ENTRY_BYTES + sys.getsizeof(text) + ids.itemsize * len(ids))
         return ids
 
+    @property
+    def used_bytes(self) -> int:
+        """Memory of what is remembered, about; at most the budget."""
+        return self._known.used_bytes
+
     def _encode(self, text: str, after: After) -> list[int]:
         if after is After.START:
             return self.tokenizer.encode_pieces([text])

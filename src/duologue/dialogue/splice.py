@@ -30,13 +30,15 @@ def encode_dialogue(
     salt: bytes = b"",
     continue_final_message: bool = False,
     limit_tokens: int | None = None,
+    step_tokens: int = 1,
     origins: Sequence[int | None] | None = None,
 ) -> EncodedDialogue:
     """The prompt for the next reply; without stored replies the ids are `template.encode_chat`'s.
 
     With `continue_final_message` the last message, an assistant's, is left open to be continued, exactly as it
     was sent. Past `limit_tokens`, replies whose ids are more than their text needs are encoded from the text,
-    the oldest first; the result may still be longer. `origins` are the places of the messages in the request,
+    the oldest first and as many as save a multiple of `step_tokens`, so that they are not given up one by one
+    from turn to turn; the result may still be longer. `origins` are the places of the messages in the request,
     for `locate` (None: not from there).
 
     Raises `InvalidRequestError` for a malformed message or one that cannot be continued, and `TemplateError`.
@@ -48,7 +50,8 @@ def encode_dialogue(
     splicing = _Splicing(chat, pieces, replies, salt, final, origins)
     encoded = splicing.encode()
     while limit_tokens is not None and len(encoded.ids) > limit_tokens:
-        if not splicing.give_up_oldest(encoded, len(encoded.ids) - limit_tokens):
+        excess = len(encoded.ids) - limit_tokens
+        if not splicing.give_up_oldest(encoded, -(-excess // step_tokens) * step_tokens):
             break
         encoded = splicing.encode()
     return encoded
@@ -84,7 +87,7 @@ class _Splicing:
         self._replies = replies
         self._salt = salt
         self._final = final
-        self._origins = None if origins is None else tuple(origins)
+        self._origins = tuple(range(len(chat.plain)) if origins is None else origins)
         self._given_up: set[int] = set()
         wanted = {
             i
@@ -149,11 +152,11 @@ class _Splicing:
             reply_start=out.tokens if reply_start is None else reply_start,
             reply_text=reply_text,
             spliced=tuple(out.spliced),
+            origins=self._origins,
             _chat=self._chat,
             _parts=tuple(out.parts),
             _spans=self._spans,
             _tokenizer=tokenizer,
-            _origins=self._origins,
         )
 
     def _stored(self, span: ContentSpan, digest: bytes) -> array[int] | None:
@@ -163,14 +166,14 @@ class _Splicing:
         is_final = span.message == self._final
         return self._replies.find(self._salt, message["content"], digest, exact_end=is_final)
 
-    def give_up_oldest(self, encoded: EncodedDialogue, excess_tokens: int) -> bool:
-        """Encode from now on from their text the oldest replies that are longer as ids, until that saves the
-        excess. False if there is none."""
+    def give_up_oldest(self, encoded: EncodedDialogue, wanted_tokens: int) -> bool:
+        """Encode from now on from their text the oldest replies that are longer as ids, until that saves what is
+        wanted. False if there is none."""
         saved = 0
         for reply in encoded.spliced:
             text = self._chat.plain[reply.message]["content"]
             gain = reply.end - reply.start - len(self._pieces.encode(text))
-            if gain > 0 and saved < excess_tokens:
+            if gain > 0 and saved < wanted_tokens:
                 self._given_up.add(reply.message)
                 saved += gain
         return saved > 0

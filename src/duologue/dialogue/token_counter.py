@@ -58,34 +58,45 @@ class TokenCounter:
         self._fixed_with_system = self._fixed if with_system is None else max(with_system - 2 * probe, 0)
 
     def count(
-        self, messages: Sequence[MessageLike], tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[MessageLike],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        salt: bytes = b"",
     ) -> TokenCounts:
-        """Raises `InvalidRequestError` for a malformed message."""
+        """`salt` (up to 64 bytes) keeps what is remembered apart: how long a count takes must not tell whether others have
+        sent a text. Raises `InvalidRequestError` for a malformed message."""
         plain = template_messages(messages)
         with_system = bool(plain) and plain[0]["role"] == "system"
         fixed = self._fixed_with_system if with_system else self._fixed
         if tools:
-            fixed += self._tools_tokens(tools)
-        return TokenCounts(fixed, tuple(map(self._message_tokens, plain)))
+            fixed += self._tools_tokens(tools, salt)
+        return TokenCounts(fixed, tuple(self._message_tokens(message, salt) for message in plain))
 
-    def _message_tokens(self, message: Mapping[str, Any]) -> int:
+    @property
+    def used_bytes(self) -> int:
+        """Memory of what is remembered, about; at most the budget."""
+        return self._known.used_bytes
+
+    def _message_tokens(self, message: Mapping[str, Any], salt: bytes) -> int:
         role = message["role"]
         around = {"user": self._user, "assistant": self._assistant}.get(role, self._other)
-        tokens = around + self._text_tokens(message["content"]) + _BORDER
+        tokens = around + self._text_tokens(message["content"], salt) + _BORDER
         rest = {name: value for name, value in message.items() if name not in ("role", "content")}
         if rest:
-            tokens += self._text_tokens(json.dumps(rest, ensure_ascii=False, default=str)) + _UNKNOWN_OVERHEAD
+            text = json.dumps(rest, ensure_ascii=False, default=str)
+            tokens += self._text_tokens(text, salt) + _UNKNOWN_OVERHEAD
         return tokens
 
-    def _tools_tokens(self, tools: Sequence[Mapping[str, Any]]) -> int:
+    def _tools_tokens(self, tools: Sequence[Mapping[str, Any]], salt: bytes) -> int:
         with_tools = self._probe([_message("user")], tools)
         without = self._probe([_message("user")], None)
         if with_tools is None or without is None:
-            return self._text_tokens(json.dumps(tools, ensure_ascii=False, default=str))
+            return self._text_tokens(json.dumps(tools, ensure_ascii=False, default=str), salt)
         return max(with_tools - without, 0)
 
-    def _text_tokens(self, text: str) -> int:
-        key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    def _text_tokens(self, text: str, salt: bytes = b"") -> int:
+        key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=salt).digest()
         known = self._known.get(key)
         if known is None:
             known = len(self._tokenizer.encode(text))

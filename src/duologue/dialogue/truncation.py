@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from duologue.errors import InvalidRequestError
 
 TruncationMode: TypeAlias = Literal["auto", "disabled"]
-_PINNED_ROLES = frozenset(("system", "developer"))
+PINNED_ROLES = frozenset(("system", "developer"))
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def find_cut(
     Raises `InvalidRequestError` with code `context_length_exceeded` if what has to stay does not fit.
     """
     if pinned is None:
-        pinned = next((i for i, role in enumerate(roles) if role not in _PINNED_ROLES), len(roles))
+        pinned = next((i for i, role in enumerate(roles) if role not in PINNED_ROLES), len(roles))
     total = fixed_tokens + sum(tokens)
     excess = max(total - truncation.budget_tokens, 0)
     target = (-(-excess // truncation.step_tokens) + extra_steps) * truncation.step_tokens
