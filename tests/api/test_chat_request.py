@@ -190,6 +190,11 @@ def _with_message(message: Any) -> dict[str, Any]:
         ({"cache_retention_s": 1e9}, "cache_retention_s", "above_max_value"),
         ({"cache_retention_s": float("nan")}, "cache_retention_s", "invalid_value"),
         ({"explain_cache": "yes"}, "explain_cache", "invalid_type"),
+        ({"continue_final_message": 1}, "continue_final_message", "invalid_type"),
+        ({"truncation": "middle"}, "truncation", "invalid_value"),
+        ({"truncation": "auto", "truncation_step": 0}, "truncation_step", "below_min_value"),
+        ({"truncation_step": 5}, "truncation_step", "invalid_value"),
+        ({"truncation": "disabled", "truncation_reserve": 5}, "truncation_reserve", "invalid_value"),
         ({"temprature": 1}, "temprature", "unknown_parameter"),
         ({"model": ""}, "model", "empty_string"),
         ({"model": 5}, "model", "invalid_type"),
@@ -273,6 +278,31 @@ def test_the_cache_fields_make_a_scope() -> None:
         parse(cache_salt="user-2").cache_scope("acme").salt,
     }
     assert len(salts) == 5
+
+
+def test_truncation_is_off_unless_asked_for() -> None:
+    assert parse().cut(1000) is None
+    default = parse(truncation="auto").cut(1000)
+    assert default is not None
+    assert (default.limit_tokens, default.reserve_tokens, default.step_tokens) == (1000, 250, 500)
+    chosen = parse(truncation="auto", truncation_step=100, truncation_reserve=700).cut(1000)
+    assert chosen is not None
+    assert (chosen.reserve_tokens, chosen.step_tokens) == (700, 100)
+    small = parse(truncation="auto", truncation_reserve=900).cut(1000)
+    assert small is not None
+    assert small.step_tokens == 100
+
+
+def test_inserts_reach_the_dialogue_layer() -> None:
+    assert parse().volatile is None
+    inserts = parse(
+        volatile=[{"content": "It is noon."}, {"role": "user", "content": "x", "placement": "tail"}]
+    )
+    assert inserts.volatile is not None
+    assert [(insert.role, insert.placement) for insert in inserts.volatile] == [
+        ("system", "freeze"),
+        ("user", "tail"),
+    ]
 
 
 def test_a_message_never_shows_the_conversation() -> None:

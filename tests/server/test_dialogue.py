@@ -139,3 +139,84 @@ def test_the_explanation_comes_with_the_end_of_a_stream(served: RunningServer) -
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
     assert chunks[-1]["cache_report"]["prompt_tokens"] > 0
     assert "cache_report" not in served.post(max_tokens=1).json()
+
+
+def test_a_dialogue_longer_than_the_context_goes_on_and_its_cut_stays_still(served: RunningServer) -> None:
+    salt = unique()
+    messages = [{"role": "system", "content": "You are a lighthouse keeper."}]
+    fields = {
+        "truncation": "auto",
+        "truncation_step": 700,
+        "truncation_reserve": 200,
+        "cache_salt": salt,
+        "max_tokens": 20,
+    }
+    moved = computed_tokens = prompt_tokens = 0
+    for turn in range(60):
+        messages.append(user(f"Turn {turn}: " + "what does the sea do now? " * 4))
+        reply = ask(served, messages, **fields)
+        usage = reply["usage"]
+        assert usage["prompt_tokens"] + 20 <= served.engine.context_tokens
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        moved += turn > 0 and cached < usage["prompt_tokens"] / 2
+        computed_tokens += usage["prompt_tokens"] - cached
+        prompt_tokens += usage["prompt_tokens"]
+        messages.append(assistant(text_of(reply)))
+    total_tokens = len(served.engine.encode_chat(messages))
+    assert total_tokens > served.engine.context_tokens + 2 * 700
+    assert 2 <= moved <= total_tokens // 700
+    assert computed_tokens < prompt_tokens / 5
+    body = served.chat_body(cache_salt=salt) | {"messages": messages[:-1]}
+    refused = httpx.post(served.url + "v1/chat/completions", json=body, timeout=60)
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_sizes_that_contradict_the_context_are_refused(served: RunningServer) -> None:
+    for fields in ({"truncation_reserve": 10**6}, {"truncation_step": 10**6}):
+        response = served.post(truncation="auto", **fields)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "truncation"
+
+
+def test_what_is_frozen_into_the_history_stays_in_the_cache(served: RunningServer) -> None:
+    fields = {"prompt_cache_key": unique(), "cache_salt": unique()}
+    messages: Messages = []
+    ends = 0
+    for turn in range(4):
+        messages.append(user(f"Turn {turn}: what now?"))
+        lore = [{"role": "system", "content": f"It is day {turn} of the storm."}]
+        looked = matched(served, messages, volatile=lore, **fields)
+        reply = ask(served, messages, volatile=lore, temperature=0, **fields)
+        usage = reply["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == looked >= ends
+        ends = usage["total_tokens"] - 1
+        messages.append(assistant(text_of(reply)))
+    # Without its key the dialogue is what the client sends.
+    plain = ask(served, messages[:-1], cache_salt=fields["cache_salt"])["usage"]["prompt_tokens"]
+    insert_tokens = len(served.engine.encode_chat(lore)) - len(served.engine.encode_chat([]))
+    # At least three of four: replies with control tokens, which only their own prompt gets back, count differently.
+    assert usage["prompt_tokens"] >= plain + 3 * insert_tokens
+
+
+def test_inserts_are_checked(served: RunningServer) -> None:
+    lore = [{"role": "system", "content": "x"}]
+    without_key = served.post(volatile=lore)
+    assert (without_key.status_code, without_key.json()["error"]["param"]) == (400, "volatile")
+    wrong = served.post(volatile=[{**lore[0], "placement": "top"}], prompt_cache_key="k")
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "volatile[0].placement")
+    assert served.post(volatile=[{**lore[0], "placement": "tail"}], max_tokens=1).status_code == 200
+
+
+def test_what_is_forgotten_while_it_runs_is_not_kept_when_it_ends(served: RunningServer) -> None:
+    key, content = unique(), unique() + " " + "What is a tide? " * 20
+    body = served.chat_body(content, prompt_cache_key=key, stream=True, max_tokens=300, ignore_eos=True)
+    text = ""
+    with httpx.stream("POST", served.url + "v1/chat/completions", json=body, timeout=60) as response:
+        for line in response.iter_lines():
+            if not text and line.startswith("data: {"):
+                assert httpx.delete(served.url + f"v1/cache/{key}").json()["deleted"]
+            if line.startswith("data: {"):
+                text += json.loads(line[6:])["choices"][0]["delta"].get("content", "")
+    served.wait_idle()
+    messages = [user(content), assistant(text), user("And then?")]
+    assert matched(served, messages) < 40

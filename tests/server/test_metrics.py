@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from duologue import Engine
-from tests.server.conftest import RunningServer, running_server
+from tests.server.conftest import RunningServer, running_server, unique
 
 
 @pytest.fixture
@@ -59,3 +59,30 @@ def test_the_engine_s_readings_are_those_of_its_stats(fresh: RunningServer) -> N
     assert samples["duologue_kv_memory_bytes"] == stats.kv_memory_bytes
     assert samples["duologue_requests_running"] == 0
     assert samples["process_resident_memory_bytes"] > 0
+
+
+def test_hits_and_misses_are_counted_with_tier_and_cause(fresh: RunningServer) -> None:
+    content, fields = f"{unique()} what is a tide? " * 10, {"max_tokens": 1, "ignore_eos": True}
+    before = scrape(fresh)
+    first = fresh.post(content=content, cache_salt="a", **fields).json()["usage"]["prompt_tokens"]
+    middle = scrape(fresh)
+    again = fresh.post(content=content, cache_salt="a", **fields).json()["usage"]["prompt_tokens_details"]
+    httpx.post(fresh.url + "v1/cache/lookup", json=fresh.chat_body(content))
+    after = scrape(fresh)
+
+    def grown(name: str, start: dict[str, float], end: dict[str, float]) -> float:
+        return end[f"duologue_cache_{name}"] - start.get(f"duologue_cache_{name}", 0)
+
+    assert grown("miss_tokens_total{new}", before, middle) == first
+    assert grown("hit_tokens_total{memory}", before, middle) == 0
+    assert grown("hit_tokens_total{memory}", middle, after) == again["cached_tokens"] == first - 1
+    assert grown("lookups_total", middle, after) == 1
+    assert {"new", "evicted", "edited", "template", "salt"} <= {
+        name.split("{")[1][:-1] for name in after if name.startswith("duologue_cache_miss_tokens_total")
+    }
+    stats = fresh.engine.stats()
+    assert after["duologue_cache_pages"] == stats.cache_pages > 0
+    assert after["duologue_cache_bytes"] == stats.cache_bytes > 0
+    assert after["duologue_cache_index_bytes"] == stats.cache_index_bytes > 0
+    gone = httpx.delete(fresh.url + "v1/cache").json()
+    assert scrape(fresh)["duologue_cache_forgotten_pages_total"] == gone["pages"] > 0

@@ -45,7 +45,6 @@ class CacheFields(BaseModel):
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT_CHARS)] | None = None
     cache_retention_s: Annotated[float, Field(ge=0, le=MAX_RETENTION_S, allow_inf_nan=False)] = 0.0
     explain_cache: bool = False
-    continue_final_message: bool = False
 
     def cache_scope(self, tenant: str) -> CacheScope:
         """Where the request's KV belongs, `tenant` being who has been authenticated."""

@@ -10,6 +10,8 @@ from pydantic_core import PydanticCustomError
 from duologue.api.body import invalid_field, json_object
 from duologue.api.cache_fields import CacheFields
 from duologue.api.unsupported import implemented_fields
+from duologue.dialogue.truncation import Truncation
+from duologue.dialogue.volatile import VolatileInsert, parse_volatile
 from duologue.engine.sampling_params import SamplingParams
 from duologue.errors import InvalidRequestError
 
@@ -87,7 +89,8 @@ class StreamOptions(BaseModel):
 
 
 class ChatCompletionRequest(CacheFields):
-    """The implemented fields. `top_k` (0 is off) and `ignore_eos` are extensions."""
+    """The implemented fields. Extensions: `top_k` (0 is off), `ignore_eos`, `continue_final_message`, `volatile`, and
+    `truncation` as in OpenAI's Responses API with its sizes in tokens."""
 
     model: Annotated[str, Field(min_length=1)]
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
@@ -105,10 +108,29 @@ class ChatCompletionRequest(CacheFields):
         Field(max_length=MAX_STOP_STRINGS),
     ] = Field(default_factory=list)
     ignore_eos: bool = False
+    continue_final_message: bool = False
+    truncation: Literal["auto", "disabled"] = "disabled"
+    truncation_step: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    truncation_reserve: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    volatile: Annotated[tuple[VolatileInsert, ...] | None, BeforeValidator(parse_volatile)] = None
 
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    def cut(self, context_tokens: int) -> Truncation | None:
+        """How to cut a dialogue that is too long for the context, or None when that is an error.
+
+        Raises `InvalidRequestError` for sizes that contradict the context.
+        """
+        if self.truncation == "disabled":
+            return None
+        default = Truncation.of_context(context_tokens)
+        reserve_tokens = self.truncation_reserve or default.reserve_tokens
+        step_tokens = self.truncation_step or min(
+            default.step_tokens, max(1, context_tokens - reserve_tokens)
+        )
+        return Truncation(context_tokens, step_tokens, reserve_tokens)
 
     def template_messages(self) -> list[dict[str, str]]:
         """The messages as chat templates expect them."""
@@ -144,6 +166,11 @@ def parse_chat_request(body: bytes) -> ChatCompletionRequest:
             param="stream_options",
             code="invalid_value",
         )
+    for name in ("truncation_step", "truncation_reserve"):
+        if getattr(request, name) is not None and request.truncation == "disabled":
+            raise InvalidRequestError(
+                f"'{name}' is only allowed when 'truncation' is \"auto\".", param=name, code="invalid_value"
+            )
     limits = (request.max_tokens, request.max_completion_tokens)
     if None not in limits and limits[0] != limits[1]:
         raise InvalidRequestError(

@@ -34,7 +34,7 @@ class CacheLookup:
         try:
             request = await self._prompts.parse(await read_body(scope, receive, self._max_body_bytes))
             cache_scope = request.cache_scope(tenant_of(scope))
-            prompt = await self._prompts.encode(request, cache_scope)
+            prompt = await self._prompts.encode(request, cache_scope, only_look=True)
             matched_tokens = self._cache.matched_tokens(prompt, cache_scope)
         except ClientDisconnected:
             return

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from duologue.engine.events import TokenEvent
     from duologue.server.flight import Flights
     from duologue.server.prompts import Prompts
-    from duologue.server.tenant_cache import TenantCache
+    from duologue.server.tenant_cache import Running, TenantCache
 
 logger = logging.getLogger("duologue.server")
 
@@ -92,12 +92,24 @@ class ChatCompletions:
     ) -> str:
         """Runs one generation; returns its outcome. Raises only before the response starts."""
         request = await self._prompts.parse(body)
-        params = request.sampling_params()
-        cache_scope = self._cache.scope(request, tenant)
+        cache_scope = request.cache_scope(tenant)
+        with self._cache.running(cache_scope) as running:
+            return await self._generate(request, running, receive, send, clock)
+
+    async def _generate(
+        self,
+        request: ChatCompletionRequest,
+        running: Running,
+        receive: Receive,
+        send: Send,
+        clock: RequestClock,
+    ) -> str:
+        cache_scope = running.scope
         prompt = await self._prompts.encode(request, cache_scope)
         # Of what is stored now, before the prompt itself is.
         report = self._cache.report(prompt, cache_scope) if request.explain_cache else None
         mailbox = Mailbox(asyncio.get_running_loop())
+        params = request.sampling_params()
         post = functools.partial(self._postman.post, mailbox)
         handle = self._engine.submit(
             prompt.ids.tolist(), params, post, scope=cache_scope, marks=self._marks(prompt)
@@ -111,8 +123,9 @@ class ChatCompletions:
             return await self._whole(reply, mailbox, send, clock)
         finally:
             # Also what was stopped half-way: the client may continue it.
-            ids = reply.ids_without_end(() if request.ignore_eos else self._engine.tokenizer.eos_ids)
-            self._prompts.remember(cache_scope, prompt, reply.text, ids)
+            if not running.forgotten:
+                ids = reply.ids_without_end(() if request.ignore_eos else self._engine.tokenizer.eos_ids)
+                self._prompts.remember(cache_scope, prompt, reply.text, ids)
             watcher.cancel()
             self._flights.stop(handle)
 

@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from duologue.api.tenants import AnonymousTenants, KeyFileTenants
+from duologue.dialogue.template_lint import lint_template
 from duologue.server.app import MAX_BODY_BYTES, Service, create_service
 
 if TYPE_CHECKING:
     from duologue.api.tenants import Tenants
+    from duologue.dialogue.template import ChatTemplate
+    from duologue.dialogue.tokenizer import Tokenizer
     from duologue.engine.engine import Engine
     from duologue.server.warm import Warmer
 
@@ -80,7 +83,10 @@ class Server:
     async def _serve(self, on_ready: Callable[[], None], handle_signals: bool) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._service = create_service(self._engine, self._tenants, self._max_body_bytes)
-        self._service.flights.warming = self._warmer is not None
+        if self._warmer is not None:
+            self._service.flights.warming = True
+            for scope in self._warmer.scopes:
+                self._service.cache.note(scope)
         self._http = _HttpServer(
             uvicorn.Config(
                 self._service.app,
@@ -109,6 +115,10 @@ class Server:
             await self._warming
 
     def _on_started(self, on_ready: Callable[[], None]) -> None:
+        if self._engine.template is not None:
+            asyncio.get_running_loop().run_in_executor(
+                None, _warn_about_template, self._engine.template, self._engine.tokenizer
+            )
         if self._warmer is None:
             on_ready()
         else:
@@ -147,6 +157,12 @@ class Server:
         if not await service.flights.drain(self._drain_timeout_s):
             logger.warning("stopped the replies that were not done after %g s", self._drain_timeout_s)
         http.should_exit = True
+
+
+def _warn_about_template(template: ChatTemplate, tokenizer: Tokenizer) -> None:
+    """Says what in the chat template keeps dialogues from being found in the cache."""
+    for finding in lint_template(template.source, tokenizer, template.bos, template.eos):
+        logger.warning("%s", finding.warning)
 
 
 class _HttpServer(uvicorn.Server):

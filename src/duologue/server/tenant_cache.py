@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from duologue.api.cache_report import CacheMiss, cache_report, parts_in_template
@@ -10,7 +13,6 @@ from duologue.cache.kv_cache import ForgetResult
 from duologue.cache.miss import cause_of
 
 if TYPE_CHECKING:
-    from duologue.api.cache_fields import CacheFields
     from duologue.cache.scope import CacheScope
     from duologue.dialogue.encoded_dialogue import EncodedDialogue
     from duologue.engine.engine import Engine
@@ -20,6 +22,14 @@ _STORED_TOKENS_SHOWN = 64
 _OTHER_SALTS_TRIED = 16  # of the tenant's, the last used first, to find a prompt that was sent under another
 
 
+@dataclass(eq=False)
+class Running:
+    """A request that is being computed. Once it is `forgotten`, nothing of it may be kept."""
+
+    scope: CacheScope
+    forgotten: bool = False
+
+
 class TenantCache:
     """Scopes, lookups, explanations and forgetting. Used on the event loop only."""
 
@@ -27,12 +37,18 @@ class TenantCache:
         self._engine = engine
         self._prompts = prompts
         self._salts = SaltRegister()
+        self._running: set[Running] = set()
 
-    def scope(self, fields: CacheFields, tenant: str) -> CacheScope:
-        """Where a request that will be computed belongs."""
-        scope = fields.cache_scope(tenant)
+    @contextlib.contextmanager
+    def running(self, scope: CacheScope) -> Iterator[Running]:
+        """While a request of this scope runs. It is told when what it belongs to is forgotten meanwhile."""
         self.note(scope)
-        return scope
+        running = Running(scope)
+        self._running.add(running)
+        try:
+            yield running
+        finally:
+            self._running.discard(running)
 
     def note(self, scope: CacheScope) -> None:
         """Remembers that the tenant uses this salt."""
@@ -71,7 +87,10 @@ class TenantCache:
         return any(lookup.stored_tokens >= enough for lookup in lookups)
 
     def forget(self, tenant: str, key: str | None) -> ForgetResult:
-        """Forgets what the tenant stored under a key, or with None everything."""
+        """Forgets what the tenant stored under a key, or with None everything; also what is running now."""
+        for running in self._running:
+            if running.scope.tenant == tenant and key in (None, running.scope.key):
+                running.forgotten = True
         if key is not None:
             gone = self._engine.cache_forget(tenant, key)
             for salt in self._salts.of(tenant):

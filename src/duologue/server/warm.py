@@ -91,6 +91,7 @@ class Warmer:
 
     def __init__(self, engine: Engine, personas: Sequence[Persona]) -> None:
         self._engine = engine
+        self.scopes = tuple(persona.scope for persona in personas)
         self._personas = personas
         self._done: queue.SimpleQueue[TokenEvent | None] = queue.SimpleQueue()
 
