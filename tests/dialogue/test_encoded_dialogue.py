@@ -62,6 +62,12 @@ def test_origins_are_the_places_in_the_request(pieces: PieceEncoder) -> None:
     template = ChatTemplate(CHATML)
     encoded = encode_dialogue(template, pieces, chat("a", "b", "c"), origins=[7, None, 8])
     assert {encoded.locate(t).message for t in range(len(encoded.ids))} == {None, 7, 8}
+    assert {encoded.locate(t).name for t in range(len(encoded.ids))} == {
+        "template",
+        "messages[7].content, character 0",
+        "insert, character 0",
+        "messages[8].content, character 0",
+    }
 
 
 def test_outside_the_prompt(pieces: PieceEncoder) -> None:

@@ -255,6 +255,39 @@ def test_a_template_that_repeats_the_reply(
     assert smollm2.decode(encoded.ids.tolist()) == smollm2.decode(canonical)
 
 
+def test_a_turn_costs_two_renderings_and_the_encoding_of_its_own_text(
+    pieces: PieceEncoder, chatml: ChatTemplate, smollm2: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the dialogue is; content without edges of control tokens."""
+    fresh = PieceEncoder(smollm2)
+    replies = ReplyStore(fresh)
+    encoded_texts: list[str] = []
+    renderings = []
+    encode, render = PieceEncoder._encode, ChatTemplate._render
+
+    def counted_encode(self: PieceEncoder, text: str, after: Any) -> list[int]:
+        encoded_texts.append(text)
+        return encode(self, text, after)
+
+    def counted_render(self: ChatTemplate, *args: Any) -> str:
+        renderings.append(args)
+        return render(self, *args)
+
+    monkeypatch.setattr(PieceEncoder, "_encode", counted_encode)
+    monkeypatch.setattr(ChatTemplate, "_render", counted_render)
+    messages: list[dict[str, Any]] = []
+    for turn in range(12):
+        messages.append({"role": "user", "content": f"Message {turn}"})
+        encoded_texts.clear()
+        renderings.clear()
+        prompt = encode_dialogue(chatml, fresh, messages, replies=replies)
+        assert len(renderings) == (2 if turn else 1)
+        assert sum(map(len, encoded_texts)) <= (len(f"user\nMessage {turn}") + (0 if turn else 20))
+        text = f"Reply {turn}"
+        replies.remember(b"", prompt.ids, text, recut(smollm2, text))
+        messages.append({"role": "assistant", "content": text})
+
+
 def test_salts_share_nothing(
     smollm2: Tokenizer, pieces: PieceEncoder, replies: ReplyStore, chatml: ChatTemplate
 ) -> None:

@@ -25,8 +25,9 @@ _HEADER_TOKENS = 4
 
 @dataclass(frozen=True)
 class Location:
-    """What a token belongs to. `message` is None for what the template writes by itself; `character` counts in
-    that message's content. `text` is the piece of the prompt from there on, for showing."""
+    """What a token belongs to. `character` counts in the content of the request's `messages[message]`; without a
+    message, it is an insert's, and None for what the template writes by itself. `text` is the piece of the prompt
+    from there on, for showing."""
 
     message: int | None
     character: int | None
@@ -34,10 +35,11 @@ class Location:
 
     @property
     def name(self) -> str:
-        """In the terms of the request: `messages[3].content, character 17`, or `template`."""
-        if self.message is None:
+        """In the terms of the request: `messages[3].content, character 17`, `insert, character 3` or `template`."""
+        if self.character is None:
             return "template"
-        return f"messages[{self.message}].content, character {self.character}"
+        place = "insert" if self.message is None else f"messages[{self.message}].content"
+        return f"{place}, character {self.character}"
 
 
 @dataclass(frozen=True)

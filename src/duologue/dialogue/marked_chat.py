@@ -54,7 +54,7 @@ class MarkedChat:
         self._mark, self._open, self._close = _unused_characters([*foreign, *texts])
         spellings = [s for s in tokenizer.special_tokens if len(s) > 1]
         marker = _QuickMarker(spellings, self._mark)
-        self._messages, self._tools = marker.light_all(plain), marker.light_all(tools)
+        self._messages, self._tools = marker.light_messages(plain), marker.light_all(tools)
         self._marked = self._split(self._messages)
         if any(map(marker.may_need_dense, texts)) and any(map(marker.needs_dense, texts)):
             light, light_tools = self._messages, self._tools
@@ -136,9 +136,22 @@ class _QuickMarker:
 
     def __init__(self, spellings: Sequence[str], mark: str) -> None:
         self._marker = Marker(spellings, mark)
+        self._spellings = spellings
         self._longest = max(map(len, spellings), default=0)
         self._edges = sorted({s[0] for s in spellings} | {s[-1] for s in spellings})
         self.needs_dense = self._marker.needs_dense
+
+    def light_messages(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if any(spelling in key for spelling in self._spellings for key in ("role", "content")):
+            marked: list[dict[str, Any]] = self.light_all(messages)
+            return marked
+        # Of nearly all messages only the content is free text: roles are checked and stay as they are.
+        return [
+            {"role": message["role"], "content": self._light(message["content"])}
+            if len(message) == 2
+            else self.light_all(message)
+            for message in messages
+        ]
 
     def light_all(self, value: Any) -> Any:
         return self._marker.apply(self._light, value)

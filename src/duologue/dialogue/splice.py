@@ -121,6 +121,8 @@ class _Splicing:
                 continue
             at = 0
             for span in self._spans.get(number, ()):
+                if self._chat.plain[span.message]["role"] != "assistant":
+                    continue
                 before = piece[at : span.start]
                 before_ids = self._pieces.encode(before, after) if before else array("i")
                 ids = self._stored(span, out.digest.after(before_ids))
@@ -161,7 +163,7 @@ class _Splicing:
 
     def _stored(self, span: ContentSpan, digest: bytes) -> array[int] | None:
         message = self._chat.plain[span.message]
-        if self._replies is None or span.message in self._given_up or message["role"] != "assistant":
+        if self._replies is None or span.message in self._given_up:
             return None
         is_final = span.message == self._final
         return self._replies.find(self._salt, message["content"], digest, exact_end=is_final)
