@@ -26,17 +26,37 @@ from typing import Any
 import click
 
 from duologue.bench.dialogue_plot import check_plot, plot_ttft
-from duologue.bench.dialogue_report import Group, Percentiles, Report, make_report, report_dict
+from duologue.bench.dialogue_report import Percentiles, Report, make_report, report_dict
 from duologue.bench.dialogue_workload import WorkloadSpec
 from duologue.bench.dialogues import LoadSpec, play
 from duologue.errors import DuologueError
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVERS = ("duologue", "llama.cpp", "vllm")
+COMPARED = ("12x8", "24x14")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is played, and on whom."""
+
+    dialogues: WorkloadSpec
+    load: LoadSpec
+    context_tokens: int = 4096
+    servers: tuple[str, ...] = SERVERS
+
+
 WORKLOADS = {
-    "short": (WorkloadSpec(dialogues=2, turns=2), LoadSpec(in_flight=2)),  # only to see that everything runs
-    "12x8": (WorkloadSpec(dialogues=12, turns=8), LoadSpec(in_flight=4)),
-    "24x14": (WorkloadSpec(dialogues=24, turns=14), LoadSpec(in_flight=8)),
+    "short": Workload(WorkloadSpec(dialogues=2, turns=2), LoadSpec(2)),  # only to see that everything runs
+    "12x8": Workload(WorkloadSpec(dialogues=12, turns=8), LoadSpec(4)),
+    "24x14": Workload(WorkloadSpec(dialogues=24, turns=14), LoadSpec(8)),
+    # Beyond the context: the history is cut twice. Peers answer with an error there.
+    "long": Workload(
+        WorkloadSpec(dialogues=4, turns=150),
+        LoadSpec(4, extra={"truncation": "auto", "truncation_step": 4000}),
+        context_tokens=8192,
+        servers=("duologue",),
+    ),
 }
 
 
@@ -53,16 +73,19 @@ def _median(percentiles: Percentiles | None) -> float:
     return float("nan") if percentiles is None else percentiles.p50
 
 
-def _reuse(group: Group) -> float:
-    return float("nan") if group.reuse.of_processed is None else group.reuse.of_processed
+def _share(share: float | None) -> float:
+    return float("nan") if share is None else share
 
 
 REQUESTS = Measure("requests/s", lambda report: report.requests_per_s, is_rate=True)
 TTFT = Measure("TTFT median, s", lambda report: _median(report.everything.ttft))
 TTFT_LATER = Measure("TTFT median of later turns, s", lambda report: _median(report.later.ttft))
 TPOT = Measure("TPOT median, s", lambda report: _median(report.everything.tpot))
-REUSE = Measure("reused of processed before", lambda report: _reuse(report.everything), is_rate=True)
-MEASURES = (REQUESTS, TTFT, TTFT_LATER, TPOT, REUSE)
+CACHED = Measure("cached of prompt tokens", lambda report: _share(report.everything.reuse.by_token))
+REUSED = Measure(
+    "cached of tokens processed before", lambda report: _share(report.everything.reuse.of_processed)
+)
+MEASURES = (REQUESTS, TTFT, TTFT_LATER, TPOT, CACHED, REUSED)
 # (workload, measure) -> how many times better than each peer
 GOALS = {
     ("12x8", REQUESTS.name): {"llama.cpp": 4.5, "vllm": 3.0},
@@ -71,16 +94,22 @@ GOALS = {
     ("24x14", TTFT.name): {"llama.cpp": 12.0, "vllm": 5.0},
     ("24x14", TPOT.name): {"llama.cpp": 3.0, "vllm": 2.0},
 }
-REUSE_GOAL = 0.995
+SHARE_GOALS = {("12x8", REUSED.name): 0.995, ("24x14", REUSED.name): 0.995, ("long", CACHED.name): 0.92}
 
 
 @contextmanager
-def running(server: str, port: int, slots: int, log: Path, start_s: float) -> Generator[str, None, None]:
+def running(
+    server: str, port: int, workload: Workload, log: Path, start_s: float
+) -> Generator[str, None, None]:
     """The server's URL, once it lists its models; it is stopped in the end. Raises DuologueError if it does not start."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             [str(ROOT / "scripts/peers/serve.sh"), server, str(port)],
-            env={**os.environ, "SLOTS": str(slots)},
+            env={
+                **os.environ,
+                "SLOTS": str(workload.load.in_flight),
+                "CONTEXT": str(workload.context_tokens),
+            },
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a group of its own, so that helpers of the server end with it
@@ -131,8 +160,9 @@ def _verdict(workload: str, measure: Measure, values: dict[str, float]) -> str:
     ours = values.get("duologue")
     if ours is None:
         return ""
-    if measure is REUSE:
-        return f"goal {REUSE_GOAL}: {'met' if ours >= REUSE_GOAL else 'missed'}"
+    if measure in (CACHED, REUSED):
+        share = SHARE_GOALS.get((workload, measure.name))
+        return "" if share is None else f"goal {share:g}: {'met' if ours >= share else 'missed'}"
     parts = []
     for peer, theirs in values.items():
         if peer == "duologue":
@@ -175,15 +205,17 @@ def main(
         check_plot(plots / "ttft.png")
     logs.mkdir(parents=True, exist_ok=True)
     results: list[dict[str, Any]] = []
-    for name in names or ("12x8", "24x14"):
-        workload, load = WORKLOADS[name]
-        reports: dict[str, list[Report]] = {server: [] for server in servers or SERVERS}
+    for name in names or COMPARED:
+        workload = WORKLOADS[name]
+        reports: dict[str, list[Report]] = {
+            server: [] for server in workload.servers if not servers or server in servers
+        }
         for turn in range(rounds):
             for server, readings in reports.items():
                 click.echo(f"{name}, {server}, round {turn + 1} of {rounds}", err=True)
                 log = logs / f"server-{server}.log"
-                with running(server, port, load.in_flight, log, start_timeout) as url:
-                    run = play(url, workload, load)
+                with running(server, port, workload, log, start_timeout) as url:
+                    run = play(url, workload.dialogues, workload.load)
                 report = make_report(run)
                 readings.append(report)
                 results.append({"server": server, "round": turn, "name": name, **report_dict(run, report)})

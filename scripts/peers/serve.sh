@@ -45,11 +45,11 @@ llama.cpp)
     "$tools/llama-quantize" --allow-requantize "$source" "$file.partial" Q8_0 "$threads" >&2
     mv "$file.partial" "$file"
   }
-  # One KV pool for all slots, and idle slots are saved to the prompt cache in memory: llama.cpp's defaults, with room for every
-  # dialogue of the comparison. Flash attention on is its default for a CPU, too.
+  # A KV pool for each slot: on 8 dialogues, 4 in flight, 15 % more requests per second than one for all, with equal hit rates. What
+  # slots lose to newcomers goes to the prompt cache in memory, which has room for every dialogue of the comparison.
   exec "$tools/llama-server" --model "$file" --alias smollm2-135m-q8_0 --host 127.0.0.1 --port "$port" \
     --threads "$threads" --threads-batch "$threads" --parallel "$slots" --ctx-size $((slots * context)) \
-    --kv-unified --cache-prompt --cache-ram $((kv_gib * 1024)) --flash-attn auto --jinja --no-ui
+    --no-kv-unified --cache-prompt --cache-ram $((kv_gib * 1024)) --flash-attn auto --jinja --no-ui
   ;;
 vllm)
   python=$peers/vllm-venv/bin/python
@@ -62,6 +62,8 @@ vllm)
   # Bound to all cores: vLLM would leave one to its front end. No usage statistics are sent.
   export HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=$kv_gib VLLM_CPU_OMP_THREADS_BIND=0-$((threads - 1)) VLLM_CPU_NUM_OF_RESERVED_CPU=0
   export VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
+  # The compiled model that vLLM saves does not load again here; without, at least the compiler's own cache is used.
+  export VLLM_USE_AOT_COMPILE=0
   # vLLM asks for Intel's OpenMP, which its requirements bring, and for tcmalloc (Debian: libtcmalloc-minimal4) where there is one.
   preload=$(find "$peers/vllm-venv/lib" -name libiomp5.so -print -quit)
   tcmalloc=$(find /usr/lib -name 'libtcmalloc_minimal.so.4' -print -quit 2>/dev/null)
