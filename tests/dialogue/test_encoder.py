@@ -154,3 +154,32 @@ def test_memory_is_bounded(smollm2: Tokenizer, smollm2_template: ChatTemplate) -
         encoder.remember(encoded, f"{turn} " * 40, smollm2.encode(f"{turn} " * 40))
         assert 0 < encoder.memory_bytes <= 100_000
     assert encoder.memory_bytes > 50_000
+
+
+def test_how_long_a_text_takes_depends_on_its_own_salt_only(
+    smollm2: Tokenizer, smollm2_template: ChatTemplate
+) -> None:
+    """What one salt has sent is not remembered for another: as much memory is taken again."""
+    encoder = DialogueEncoder(smollm2_template, smollm2, TRUNCATION)
+    messages = [{"role": "user", "content": "What is a tide?"}]
+    grown = []
+    for salt in (b"a", b"a", b"b", b"b"):
+        before = encoder.memory_bytes
+        encoder.encode(messages, truncation="auto", salt=salt)
+        grown.append(encoder.memory_bytes - before)
+    assert grown == [grown[0], 0, grown[0], 0]
+    assert grown[0] > 0
+
+
+def test_sizes_of_a_request_take_the_place_of_the_encoder_s(
+    smollm2: Tokenizer, encoder: DialogueEncoder
+) -> None:
+    messages = chat(*[text for turn in range(40) for text in (f"Turn {turn}: what now?", "Sea.")])
+    messages.append({"role": "user", "content": "And now?"})
+    lengths = [
+        len(encoder.encode(messages, truncation=sizes).ids)
+        for sizes in ("disabled", Truncation(800, 100, 120), Truncation(800, 100, 500))
+    ]
+    assert lengths[0] > 680
+    assert 500 < lengths[1] <= 680
+    assert lengths[2] <= 300

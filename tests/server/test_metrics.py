@@ -81,6 +81,7 @@ def test_hits_and_misses_are_counted_with_tier_and_cause(fresh: RunningServer) -
         name.split("{")[1][:-1] for name in after if name.startswith("duologue_cache_miss_tokens_total")
     }
     stats = fresh.engine.stats()
+    assert after["duologue_dialogue_memory_bytes"] > before["duologue_dialogue_memory_bytes"]
     assert after["duologue_cache_pages"] == stats.cache_pages > 0
     assert after["duologue_cache_bytes"] == stats.cache_bytes > 0
     assert after["duologue_cache_index_bytes"] == stats.cache_index_bytes > 0

@@ -48,7 +48,7 @@ class DialogueEncoder:
         tools: Sequence[Mapping[str, Any]] | None = None,
         salt: bytes = b"",
         key: str | None = None,
-        truncation: TruncationMode = "disabled",
+        truncation: TruncationMode | Truncation = "disabled",
         volatile: Sequence[VolatileInsert] | None = None,
         continue_final_message: bool = False,
         remember: bool = True,
@@ -56,37 +56,38 @@ class DialogueEncoder:
         """The prompt for the next reply. `salt` says whose replies and inserts may be used, `key` is the
         `prompt_cache_key`; without `remember` no inserts are kept (for requests that only look up).
 
-        With `truncation` "disabled" the prompt can be too long for the context. With "auto" it is not, and at
-        least half of the reserve is left for the reply; what cannot be cut so far raises `InvalidRequestError`
-        with code `context_length_exceeded`. Raises as `encode_dialogue` and `VolatileStore.place`, too.
+        With `truncation` "disabled" the prompt can be too long for the context. With "auto", or with sizes of its
+        own, it is not, and at least half of the reserve is left for the reply; what cannot be cut so far raises
+        `InvalidRequestError` with code `context_length_exceeded`. Raises as `encode_dialogue` and `VolatileStore.place`, too.
         """
+        sizes = self.truncation if isinstance(truncation, str) else truncation
         placed = self._volatile.place(messages, volatile, salt=salt, key=key, remember=remember)
 
         def encode(kept: Sequence[int], limit_tokens: int) -> EncodedDialogue:
             return encode_dialogue(
                 self._template,
-                self._pieces,
+                self._pieces.scoped(salt),
                 [placed.messages[i] for i in kept],
                 tools=tools,
                 replies=self._replies,
                 salt=salt,
                 continue_final_message=continue_final_message,
                 limit_tokens=limit_tokens,
-                step_tokens=self.truncation.reserve_tokens,
+                step_tokens=sizes.reserve_tokens,
                 origins=[placed.origins[i] for i in kept],
             )
 
         whole = range(len(placed.messages))
         if truncation == "disabled":
-            return encode(whole, self.truncation.limit_tokens - 1)
+            return encode(whole, sizes.limit_tokens - 1)
         roles, pinned = _turn_roles(placed)
-        counts = self._counter.count(placed.messages, tools)
-        limit_tokens = self.truncation.limit_tokens - -(-self.truncation.reserve_tokens // 2)
+        counts = self._counter.count(placed.messages, tools, salt=salt)
+        limit_tokens = sizes.limit_tokens - -(-sizes.reserve_tokens // 2)
         extra_steps = 0
         while True:
             # Counts are above what a prompt has, but for templates that do what no count foresees.
             cut = find_cut(
-                self.truncation, roles, counts.messages, counts.fixed, pinned=pinned, extra_steps=extra_steps
+                sizes, roles, counts.messages, counts.fixed, pinned=pinned, extra_steps=extra_steps
             )
             encoded = encode(cut.kept(len(roles)), limit_tokens)
             if len(encoded.ids) <= limit_tokens:

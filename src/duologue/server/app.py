@@ -73,9 +73,9 @@ class Service:
 def create_service(engine: Engine, tenants: Tenants, max_body_bytes: int = MAX_BODY_BYTES) -> Service:
     """Builds the application for `engine`. To be called on the event loop that will serve it."""
     flights = Flights(engine)
-    metrics = Metrics(engine.stats, engine.model_name)
-    postman = Postman(asyncio.get_running_loop())
     prompts = Prompts(engine)
+    metrics = Metrics(engine.stats, engine.model_name, lambda: prompts.memory_bytes)
+    postman = Postman(asyncio.get_running_loop())
     cache = TenantCache(engine, prompts)
     completions = ChatCompletions(engine, prompts, cache, flights, postman, metrics, max_body_bytes)
     lookup = CacheLookup(prompts, cache, metrics, max_body_bytes)

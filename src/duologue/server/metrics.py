@@ -78,16 +78,24 @@ class _EngineCollector(Collector):
 
 
 class Metrics:
-    """The metrics of one server. `stats` is called at every scrape."""
+    """The metrics of one server. `stats` and `dialogue_bytes` are called at every scrape."""
 
     content_type = b"text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self, stats: Callable[[], EngineStats], model_name: str) -> None:
+    def __init__(
+        self, stats: Callable[[], EngineStats], model_name: str, dialogue_bytes: Callable[[], int]
+    ) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         registry.register(_EngineCollector(stats))
         info = Gauge("duologue_info", "Version and model", ["version", "model"], registry=registry)
         info.labels(duologue.__version__, model_name).set(1)
+        memory = Gauge(
+            "duologue_dialogue_memory_bytes",
+            "Bytes of replies, texts and inserts that are remembered as tokens",
+            registry=registry,
+        )
+        memory.set_function(dialogue_bytes)
         self.requests = Counter(
             "duologue_chat_requests", "Chat completions by outcome", ["outcome"], registry=registry
         )
