@@ -58,11 +58,12 @@ class Client:
         self._port = port or (443 if parts.scheme == "https" else 80)
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._base = parts.path.rstrip("/").removesuffix("/v1")
-        self._address = f"{parts.scheme}://{parts.netloc}{self._base}"
+        place = parts.netloc.rpartition("@")[2]  # without a password
+        self._address = f"{parts.scheme}://{place}{self._base}"
         self._timeout_s = timeout_s
         self._idle: deque[_Connection] = deque()
         authorization = f"authorization: Bearer {api_key}\r\n" if api_key else ""
-        self._headers = f"host: {parts.netloc.rpartition('@')[2]}\r\naccept: */*\r\n{authorization}"
+        self._headers = f"host: {place}\r\naccept: */*\r\n{authorization}"
 
     async def close(self) -> None:
         """Closes the idle connections."""
@@ -141,9 +142,8 @@ class _Connection(asyncio.Protocol):
         self._done: asyncio.Future[None] | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._now_s = 0.0
-        self._has_end = (
-            False  # the headers tell where the answer ends; otherwise that is where the connection does
-        )
+        # Whether the headers tell where the answer ends; otherwise that is where the connection does.
+        self._has_end = False
 
     async def exchange(self, request: bytes) -> Answer:
         self._parser = httptools.HttpResponseParser(self)
