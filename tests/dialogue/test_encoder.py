@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gc
 import random
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -183,3 +186,51 @@ def test_sizes_of_a_request_take_the_place_of_the_encoder_s(
     assert lengths[0] > 680
     assert 500 < lengths[1] <= 680
     assert lengths[2] <= 300
+
+
+def test_what_is_remembered_takes_no_more_than_it_says(
+    smollm2: Tokenizer, smollm2_template: ChatTemplate
+) -> None:
+    choose = random.Random(2)
+    encoder = DialogueEncoder(smollm2_template, smollm2, TRUNCATION, memory_bytes=1 << 20)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for turn in range(600):
+            inserts = parse_volatile([{"content": f"note {turn}"}])
+            messages = chat(f"{turn} {words(choose, 40)}")
+            encoded = encoder.encode(messages, truncation="auto", volatile=inserts, key=str(turn))
+            text = words(choose, 40)
+            encoder.remember(encoded, text, smollm2.encode(text), key=str(turn))
+        del encoded
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert encoder.memory_bytes > 0.9 * (1 << 20)
+    assert taken < 1.1 * encoder.memory_bytes
+
+
+def test_threads_encode_remember_and_forget_at_once(
+    smollm2: Tokenizer, smollm2_template: ChatTemplate
+) -> None:
+    encoder = DialogueEncoder(smollm2_template, smollm2, TRUNCATION, memory_bytes=60_000)
+
+    def play(number: int) -> None:
+        choose = random.Random(number % 2)
+        messages: list[dict[str, Any]] = []
+        for turn in range(25):
+            messages.append({"role": "user", "content": words(choose, 5)})
+            inserts = parse_volatile([{"content": f"day {turn}"}])
+            encoded = encoder.encode(messages, truncation="auto", volatile=inserts, key=str(number % 3))
+            text = words(choose, 5)
+            assert smollm2.decode(encoded.ids.tolist()).count(messages[-1]["content"]) >= 1
+            encoder.remember(encoded, text, recut(smollm2, text, number), key=str(number % 3))
+            messages.append({"role": "assistant", "content": text})
+            if turn % 10 == 9:
+                encoder.forget_key(b"", str(number % 3))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(play, range(6)))
+    encoder.forget(b"")
+    assert encoder.memory_bytes <= 60_000

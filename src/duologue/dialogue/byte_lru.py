@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-ENTRY_BYTES = 200  # of the dictionary, its key object and the value object, about
+ENTRY_BYTES = 300  # of the dictionaries, the key objects and the value object; measured, and rounded up
 
 
 class ByteLru(Generic[K, V]):
