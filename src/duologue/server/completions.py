@@ -106,14 +106,15 @@ class ChatCompletions:
     ) -> str:
         cache_scope = running.scope
         prompt = await self._prompts.encode(request, cache_scope)
-        # Of what is stored now, before the prompt itself is.
-        report = self._cache.report(prompt, cache_scope) if request.explain_cache else None
+        miss = self._cache.look(prompt, cache_scope)  # before the prompt itself is stored
+        report = self._cache.report(prompt, miss) if request.explain_cache else None
         mailbox = Mailbox(asyncio.get_running_loop())
         params = request.sampling_params()
         post = functools.partial(self._postman.post, mailbox)
         handle = self._engine.submit(
             prompt.ids.tolist(), params, post, scope=cache_scope, marks=self._marks(prompt)
         )
+        clock.miss_cause = miss.cause
         reply = _Reply(report)
         self._flights.started(handle)
         watcher = asyncio.ensure_future(_watch(receive, mailbox))

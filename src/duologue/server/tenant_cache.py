@@ -60,24 +60,28 @@ class TenantCache:
         """How much of a prompt is stored; at least its last token is computed in any case."""
         return min(self._engine.cache.lookup(prompt.ids, scope.salt).matched_tokens, len(prompt.ids) - 1)
 
-    def report(self, prompt: EncodedDialogue, scope: CacheScope) -> dict[str, Any]:
-        """The `cache_report` of a prompt, from what is stored now. What it shows is the same salt's, and so the asker's own."""
+    def look(self, prompt: EncodedDialogue, scope: CacheScope) -> CacheMiss:
+        """What of a prompt is stored now, and why the rest is not."""
         engine = self._engine
+        last = len(prompt.ids) - 1  # is computed in any case
         lookup = engine.cache.lookup(prompt.ids, scope.salt)
-        matched = min(lookup.matched_tokens, len(prompt.ids) - 1)
-        if matched == len(prompt.ids) - 1:
-            return cache_report(prompt, engine.tokenizer, CacheMiss(matched, "none"))
-        parting = min(lookup.stored_tokens, len(prompt.ids) - 1)
-        stored_ids = engine.cache.stored_branch(prompt.ids, scope.salt, _STORED_TOKENS_SHOWN)
+        matched, parting = min(lookup.matched_tokens, last), min(lookup.stored_tokens, last)
+        if matched == last:
+            return CacheMiss(matched, "none")
+        stored_ids: list[int] = []
+        if lookup.diverges:
+            stored_ids = engine.cache.stored_branch(prompt.ids, scope.salt, _STORED_TOKENS_SHOWN)
         cause = cause_of(
             lookup,
             prompt.history_begin,
             in_template=parts_in_template(prompt, engine.tokenizer, parting, stored_ids),
             under_other_salt=self._under_other_salt(prompt, scope, lookup.stored_tokens),
         )
-        return cache_report(
-            prompt, engine.tokenizer, CacheMiss(matched, cause.value, parting, tuple(stored_ids))
-        )
+        return CacheMiss(matched, cause.value, parting, tuple(stored_ids))
+
+    def report(self, prompt: EncodedDialogue, miss: CacheMiss) -> dict[str, Any]:
+        """The `cache_report` of a prompt. What it shows is the same salt's, and so the asker's own."""
+        return cache_report(prompt, self._engine.tokenizer, miss)
 
     def _under_other_salt(self, prompt: EncodedDialogue, scope: CacheScope, stored_tokens: int) -> bool:
         begun = len(prompt.ids) - 1 if prompt.history_begin is None else prompt.history_begin
