@@ -33,7 +33,7 @@ class RunningServer:
         return {"model": self.engine.model_name, "messages": [{"role": "user", "content": content}], **fields}
 
     def post(self, **fields: Any) -> httpx.Response:
-        return httpx.post(self.url + "v1/chat/completions", json=self.chat_body(**fields), timeout=60)
+        return httpx.post(self.url + "v1/chat/completions", json=self.chat_body(**fields), timeout=200)
 
     def wait_idle(self) -> None:
         """Until no request holds or awaits pages; every page must be free for others then."""

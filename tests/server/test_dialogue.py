@@ -17,7 +17,7 @@ Messages = list[dict[str, str]]
 
 def ask(server: RunningServer, messages: Messages, **fields: Any) -> dict[str, Any]:
     body = server.chat_body(**{"max_tokens": 40, "ignore_eos": True, **fields}) | {"messages": messages}
-    response = httpx.post(server.url + "v1/chat/completions", json=body, timeout=60)
+    response = httpx.post(server.url + "v1/chat/completions", json=body, timeout=200)
     assert response.status_code == 200, response.text
     reply: dict[str, Any] = response.json()
     return reply
@@ -25,7 +25,7 @@ def ask(server: RunningServer, messages: Messages, **fields: Any) -> dict[str, A
 
 def matched(server: RunningServer, messages: Messages, **fields: Any) -> int:
     body = server.chat_body(**fields) | {"messages": messages}
-    return int(httpx.post(server.url + "v1/cache/lookup", json=body).json()["matched_tokens"])
+    return int(httpx.post(server.url + "v1/cache/lookup", json=body, timeout=200).json()["matched_tokens"])
 
 
 def text_of(reply: dict[str, Any]) -> str:
@@ -118,7 +118,7 @@ def test_an_explanation_never_shows_another_tenant_s_text(tiny_engine: Any, tmp_
         def report(name: str, content: str, **fields: Any) -> dict[str, Any]:
             body = server.chat_body(content, max_tokens=1, explain_cache=True, **fields)
             headers = {"authorization": f"Bearer {keys[name]}"}
-            reply = httpx.post(server.url + "v1/chat/completions", json=body, headers=headers, timeout=60)
+            reply = httpx.post(server.url + "v1/chat/completions", json=body, headers=headers, timeout=200)
             made: dict[str, Any] = reply.json()["cache_report"]
             return made
 
@@ -133,7 +133,7 @@ def test_an_explanation_never_shows_another_tenant_s_text(tiny_engine: Any, tmp_
 
 def test_the_explanation_comes_with_the_end_of_a_stream(served: RunningServer) -> None:
     body = served.chat_body(unique(), stream=True, explain_cache=True, max_tokens=3, ignore_eos=True)
-    lines = httpx.post(served.url + "v1/chat/completions", json=body, timeout=60).text.split("\n\n")
+    lines = httpx.post(served.url + "v1/chat/completions", json=body, timeout=200).text.split("\n\n")
     chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     assert [("cache_report" in chunk) for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
@@ -167,7 +167,7 @@ def test_a_dialogue_longer_than_the_context_goes_on_and_its_cut_stays_still(serv
     assert 2 <= moved <= total_tokens // 700
     assert computed_tokens < prompt_tokens / 5
     body = served.chat_body(cache_salt=salt) | {"messages": messages[:-1]}
-    refused = httpx.post(served.url + "v1/chat/completions", json=body, timeout=60)
+    refused = httpx.post(served.url + "v1/chat/completions", json=body, timeout=200)
     assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
@@ -207,16 +207,36 @@ def test_inserts_are_checked(served: RunningServer) -> None:
     assert served.post(volatile=[{**lore[0], "placement": "tail"}], max_tokens=1).status_code == 200
 
 
-def test_what_is_forgotten_while_it_runs_is_not_kept_when_it_ends(served: RunningServer) -> None:
+@pytest.mark.parametrize("whole_tenant", [False, True])
+def test_what_is_forgotten_while_it_runs_is_not_kept_when_it_ends(
+    served: RunningServer, whole_tenant: bool
+) -> None:
     key, content = unique(), unique() + " " + "What is a tide? " * 20
     body = served.chat_body(content, prompt_cache_key=key, stream=True, max_tokens=300, ignore_eos=True)
+    path = "v1/cache" if whole_tenant else f"v1/cache/{key}"
     text = ""
-    with httpx.stream("POST", served.url + "v1/chat/completions", json=body, timeout=60) as response:
+    with httpx.stream("POST", served.url + "v1/chat/completions", json=body, timeout=200) as response:
         for line in response.iter_lines():
             if not text and line.startswith("data: {"):
-                assert httpx.delete(served.url + f"v1/cache/{key}").json()["deleted"]
+                assert httpx.delete(served.url + path, timeout=200).json()["deleted"]
             if line.startswith("data: {"):
                 text += json.loads(line[6:])["choices"][0]["delta"].get("content", "")
     served.wait_idle()
     messages = [user(content), assistant(text), user("And then?")]
     assert matched(served, messages) < 40
+
+
+def test_reordered_and_rewritten_histories_are_clean_misses(served: RunningServer) -> None:
+    """Whatever the cache holds, a greedy reply is that of a salt that holds nothing."""
+    turns = [user(f"{unique()} what is a tide?"), assistant("The sea, breathing."), user("And the moon?")]
+    ask(served, turns)
+    histories = [
+        [turns[2], turns[1], turns[0]],
+        [turns[0], {**turns[1], "content": "The sea, sleeping."}, turns[2]],
+        [turns[0], turns[2]],
+        [turns[0], turns[1], turns[1], turns[2]],
+        [{**turn, "content": turn["content"][:-1]} for turn in turns],
+    ]
+    for messages in histories * 2:
+        warm = text_of(ask(served, messages, temperature=0))
+        assert warm == text_of(ask(served, messages, temperature=0, cache_salt=unique()))

@@ -30,7 +30,7 @@ class Client:
     def __init__(self, server: RunningServer, key: str) -> None:
         self.server = server
         headers = {"authorization": f"Bearer {key}"}
-        self.http = httpx.Client(base_url=server.url + "v1/", headers=headers, timeout=60)
+        self.http = httpx.Client(base_url=server.url + "v1/", headers=headers, timeout=200)
 
     def cached(self, content: str, **fields: Any) -> int:
         """Asks for one token; how many of the prompt's tokens came from the cache."""

@@ -32,7 +32,7 @@ def test_the_first_user_of_a_persona_finds_it_warm(tiny_engine: Engine, tmp_path
         assert httpx.get(server.url + "ready").status_code == 200
         body = server.chat_body(cache_salt=salt, max_tokens=1, ignore_eos=True)
         body["messages"].insert(0, _SYSTEM)
-        usage = httpx.post(server.url + "v1/chat/completions", json=body, timeout=60).json()["usage"]
+        usage = httpx.post(server.url + "v1/chat/completions", json=body, timeout=200).json()["usage"]
         persona_tokens = len(
             tiny_engine.template.encode_chat(tiny_engine.tokenizer, [_SYSTEM], add_generation_prompt=False)
             if tiny_engine.template

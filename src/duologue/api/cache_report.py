@@ -36,7 +36,8 @@ def cache_report(prompt: EncodedDialogue, tokenizer: Tokenizer, miss: CacheMiss)
     """The `cache_report` of a reply: what was used and computed, and, if something was missing, where the prompt parts from
     what is stored, in the request's terms and as text on both sides.
 
-    `message` and `character` are null for what the template writes; `stored_text` is null when nothing is stored from there on.
+    `message` is null for an insert and for what the template writes, `character` for the latter; `stored_text` is null when
+    nothing is stored from there on.
     """
     total_tokens = len(prompt.ids)
     report: dict[str, Any] = {
@@ -67,9 +68,9 @@ def parts_in_template(
     Right behind a message's content the template's text begins on our side because the message is shorter than the stored one,
     and a role that differs is the client's doing as well.
     """
-    if not stored_ids or prompt.locate(token).message is not None:
+    if not stored_ids or prompt.locate(token).character is not None:
         return False
-    if token and prompt.locate(token - 1).message is not None:
+    if token and prompt.locate(token - 1).character is not None:
         return False
     return not (_ROLE.match(prompt.locate(token).text) and _ROLE.match(_text(tokenizer, stored_ids)))
 

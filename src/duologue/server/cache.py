@@ -61,7 +61,7 @@ class CacheDeletion:
                 # The path that the router sees has been decoded, and what is not UTF-8 has been replaced there.
                 raw: bytes = scope["raw_path"].partition(b"?")[0]
                 key = key_in_path(raw[len(CACHE_PATH) + 1 :])
-            gone = self._cache.forget(tenant_of(scope), key)
+            gone = await self._cache.forget(tenant_of(scope), key)
         except DuologueError as error:
             await send_error(send, error_response(error))
             return

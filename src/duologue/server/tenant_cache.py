@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Running:
 
 
 class TenantCache:
-    """Scopes, lookups, explanations and forgetting. Used on the event loop only."""
+    """Scopes, lookups, explanations and forgetting. Used on the event loop."""
 
     def __init__(self, engine: Engine, prompts: Prompts) -> None:
         self._engine = engine
@@ -49,6 +50,8 @@ class TenantCache:
             yield running
         finally:
             self._running.discard(running)
+            if running.forgotten:  # it may have waited when it was forgotten, and only then begun to store
+                self._forget_again(scope)
 
     def note(self, scope: CacheScope) -> None:
         """Remembers that the tenant uses this salt."""
@@ -90,19 +93,30 @@ class TenantCache:
         lookups = (self._engine.cache.lookup(prompt.ids, salt) for salt in others)
         return any(lookup.stored_tokens >= enough for lookup in lookups)
 
-    def forget(self, tenant: str, key: str | None) -> ForgetResult:
+    async def forget(self, tenant: str, key: str | None) -> ForgetResult:
         """Forgets what the tenant stored under a key, or with None everything; also what is running now."""
         for running in self._running:
             if running.scope.tenant == tenant and key in (None, running.scope.key):
                 running.forgotten = True
+        salts = self._salts.of(tenant)
+        if key is None:
+            self._salts.forget(tenant)
+        # What is stored may be much; the streams of others must not wait for it.
+        return await asyncio.get_running_loop().run_in_executor(None, self._forget, tenant, key, salts)
+
+    def _forget(self, tenant: str, key: str | None, salts: list[bytes]) -> ForgetResult:
         if key is not None:
-            gone = self._engine.cache_forget(tenant, key)
-            for salt in self._salts.of(tenant):
+            for salt in salts:
                 self._prompts.forget_key(salt, key)
-            return gone
-        results = [self._forget_salt(salt) for salt in self._salts.of(tenant)]
-        self._salts.forget(tenant)
+            return self._engine.cache_forget(tenant, key)
+        results = [self._forget_salt(salt) for salt in salts]
         return ForgetResult(sum(gone.pages for gone in results), sum(gone.tokens for gone in results))
+
+    def _forget_again(self, scope: CacheScope) -> None:
+        if scope.key is not None:
+            self._engine.cache_forget(scope.tenant, scope.key)
+        else:
+            self._forget_salt(scope.salt)
 
     def _forget_salt(self, salt: bytes) -> ForgetResult:
         self._prompts.forget(salt)

@@ -10,6 +10,8 @@ const [access, key, accessFault] = [at("access"), at("key"), at("access-fault")]
 
 // Small models ramble at the API's default temperature of 1.
 const SAMPLING = { temperature: 0.7, top_p: 0.95 };
+// A long chat goes on: the server drops its oldest turns, in steps that leave the rest in its memory.
+const LENGTH = { truncation: "auto" };
 
 let model = null;
 let messages = [];
@@ -115,7 +117,7 @@ async function ask(question) {
     });
   };
   try {
-    for await (const chunk of chatChunks({ model, messages, ...SAMPLING }, running.signal)) {
+    for await (const chunk of chatChunks({ model, messages, ...SAMPLING, ...LENGTH }, running.signal)) {
       const choice = chunk.choices[0];
       if (choice?.delta.content) {
         state.lastMs = performance.now();
