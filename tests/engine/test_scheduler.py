@@ -44,17 +44,28 @@ def apply(scheduler: Scheduler, chunks: list[Chunk]) -> None:
                 scheduler.finish(chunk.request)
 
 
-def test_prompts_share_a_step_and_the_last_is_cut() -> None:
+def test_short_prompts_share_a_step() -> None:
     scheduler = Scheduler(SchedulerConfig(max_batch_tokens=100, max_num_seqs=10), make_cache(50))
-    requests = [make_request(i, 40, 5) for i in range(3)]
-    for request in requests:
-        scheduler.add(request)
+    for i in range(4):
+        scheduler.add(make_request(i, 20, 5))
     chunks = scheduler.plan()
     assert [(chunk.request.number, chunk.count, chunk.samples) for chunk in chunks] == [
-        (0, 40, True),
-        (1, 40, True),
-        (2, 20, False),
+        (0, 20, True),
+        (1, 20, True),
+        (2, 20, True),
     ]
+
+
+def test_a_long_prompt_has_the_step_to_itself_and_is_cut() -> None:
+    scheduler = Scheduler(SchedulerConfig(max_batch_tokens=100, max_num_seqs=10), make_cache(50))
+    scheduler.add(make_request(0, 130, 5))
+    scheduler.add(make_request(1, 20, 5))
+    steps = []
+    for _ in range(2):
+        chunks = scheduler.plan()
+        steps.append([(chunk.request.number, chunk.count, chunk.samples) for chunk in chunks])
+        apply(scheduler, chunks)
+    assert steps == [[(0, 100, False)], [(0, 30, True), (1, 20, True)]]
 
 
 def test_prefill_is_bounded_while_streams_decode() -> None:
@@ -112,7 +123,8 @@ def test_requests_that_arrive_together_compute_their_common_prefix_once() -> Non
 
 
 def test_one_that_shares_nothing_passes_those_that_wait_for_a_prefix() -> None:
-    scheduler = Scheduler(SchedulerConfig(max_batch_tokens=320), make_cache(50))
+    config = SchedulerConfig(max_batch_tokens=320, shared_prefill_tokens=320)
+    scheduler = Scheduler(config, make_cache(50))
     scheduler.add(make_request(0, 300, 2, common=290))
     scheduler.add(make_request(1, 300, 2, common=290))
     scheduler.add(make_request(2, 20, 2))
@@ -173,7 +185,10 @@ def test_every_request_ends_and_no_page_is_lost(
         assert request.number in aborted or request.total_tokens == request.max_total_tokens
 
 
-@pytest.mark.parametrize("field", ["max_batch_tokens", "max_num_seqs", "prefill_tokens_while_decoding"])
+@pytest.mark.parametrize(
+    "field",
+    ["max_batch_tokens", "max_num_seqs", "prefill_tokens_while_decoding", "shared_prefill_tokens"],
+)
 def test_config_names_a_field_that_is_out_of_range(field: str) -> None:
     with pytest.raises(ValueError, match=field):
         SchedulerConfig(**{field: 0})

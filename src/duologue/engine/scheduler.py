@@ -2,8 +2,9 @@
 
 The policy, in the order it is applied:
 1. Every running request whose prompt is computed decodes one token. Requests are served in order of arrival.
-2. What is left of the step's token budget goes to prompts, oldest first, cut into chunks; several prompts may share a step.
-   While something decodes, prompts get at most `prefill_tokens_while_decoding`, so that streams do not stall.
+2. What is left of the step's token budget goes to prompts, oldest first, cut into chunks. While something decodes, prompts get
+   at most `prefill_tokens_while_decoding`, so that streams do not stall. Several prompts share a step while together they
+   have at most `shared_prefill_tokens`; more would make the first wait for the last, and a step is as fast per token from there on.
 3. A waiting request is admitted on what the cache holds of its prompt, when the pages that can be had (free ones and those that
    eviction would give) hold the rest and one token more; later ones do not overtake it. One whose prompt another is about
    to compute waits for that instead, and lets others pass.
@@ -30,20 +31,51 @@ _WORTH_WAITING_TOKENS = 32
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """`max_batch_tokens` per step; `max_num_seqs` running at once. Raises ValueError naming a field out of range."""
+    """`max_batch_tokens` per step, `max_num_seqs` running at once; the others as the module says.
+
+    Raises ValueError naming a field out of range.
+    """
 
     max_batch_tokens: int = 512
     max_num_seqs: int = 64
     prefill_tokens_while_decoding: int = 128
+    shared_prefill_tokens: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("max_batch_tokens", "max_num_seqs", "prefill_tokens_while_decoding"):
+        for name in (
+            "max_batch_tokens",
+            "max_num_seqs",
+            "prefill_tokens_while_decoding",
+            "shared_prefill_tokens",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.max_num_seqs > self.max_batch_tokens:
             raise ValueError(
                 f"max_num_seqs {self.max_num_seqs} must not exceed max_batch_tokens {self.max_batch_tokens}"
             )
+
+
+class _PromptBudget:
+    """What prompts may still take of a step. The first may take all of it; others join while all have at most `shared_tokens`."""
+
+    def __init__(self, tokens: int, shared_tokens: int) -> None:
+        self._left = tokens
+        self._shared_left = shared_tokens
+        self._given = 0
+        self.is_open = tokens > 0
+
+    def offer(self, missing: int) -> int:
+        """How many of a prompt's missing tokens the step computes; 0 closes it."""
+        if not self._given:
+            count = min(missing, self._left)
+        else:
+            count = missing if missing <= min(self._left, self._shared_left) else 0
+        self._given += count
+        self._left -= count
+        self._shared_left -= count
+        self.is_open = count > 0 and self._left > 0 and self._shared_left > 0
+        return count
 
 
 @dataclass(frozen=True)
@@ -98,21 +130,22 @@ class Scheduler:
         chunks = [chunk for chunk in chunks if chunk.request.state is RequestState.RUNNING]
         if chunks:
             budget = min(budget, self.config.prefill_tokens_while_decoding)
+        prompts = _PromptBudget(budget, self.config.shared_prefill_tokens)
         for request in list(self.running):
-            if budget < 1:
+            if not prompts.is_open:
                 break
             if request.state is RequestState.RUNNING and request.total_tokens - request.computed > 1:
-                budget -= self._prefill(request, budget, chunks)
+                self._prefill(request, prompts, chunks)
         # After a preemption pages are short, and what was just evicted must not come back within the same step.
         if self.preemptions_total == preemptions_before:
             for request in list(self.waiting):
-                if budget < 1 or len(self.running) >= self.config.max_num_seqs:
+                if not prompts.is_open or len(self.running) >= self.config.max_num_seqs:
                     break
                 if self._is_being_computed(request):
                     continue
                 if not self._admit(request):
                     break
-                budget -= self._prefill(request, budget, chunks)
+                self._prefill(request, prompts, chunks)
         return [chunk for chunk in chunks if chunk.request.state is RequestState.RUNNING]
 
     def computed(self, chunk: Chunk) -> None:
@@ -143,12 +176,11 @@ class Scheduler:
         assert holding == sequences, f"{sequences} sequences are open for {holding} requests"
         assert all(request.sequence is None for request in self.waiting), "a waiting request holds pages"
 
-    def _prefill(self, request: Request, budget: int, chunks: list[Chunk]) -> int:
-        count = min(budget, request.total_tokens - request.computed)
-        if not self._ensure_pages(request, request.computed + count):
-            return 0
-        chunks.append(Chunk(request, count, samples=request.computed + count == request.total_tokens))
-        return count
+    def _prefill(self, request: Request, prompts: _PromptBudget, chunks: list[Chunk]) -> None:
+        missing = request.total_tokens - request.computed
+        count = prompts.offer(missing)
+        if count and self._ensure_pages(request, request.computed + count):
+            chunks.append(Chunk(request, count, samples=count == missing))
 
     def _is_being_computed(self, request: Request) -> bool:
         """Whether a running prompt will soon have computed much that this one has in common with it."""
