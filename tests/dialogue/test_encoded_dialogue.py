@@ -123,6 +123,20 @@ def test_turn_boundaries_hold_for_another_last_message(
     assert smollm2.decode(encoded.ids[before:after].tolist()) == "user\n" + contents[last]
 
 
+def test_a_persona_ends_behind_the_leading_system_messages(
+    smollm2: Tokenizer, pieces: PieceEncoder, smollm2_template: ChatTemplate
+) -> None:
+    persona = [{"role": "system", "content": "You are a pirate."}]
+    one, two = (
+        encode_dialogue(smollm2_template, pieces, [*persona, *chat(text)]) for text in ("Ahoy!", "Good day")
+    )
+    assert one.persona_end == two.persona_end
+    assert one.persona_end is not None
+    assert smollm2.decode(one.ids[: one.persona_end].tolist()).endswith("You are a pirate.")
+    assert one.ids[: one.persona_end].tolist() == two.ids[: one.persona_end].tolist()
+    assert encode_dialogue(ChatTemplate(CHATML), pieces, chat("a", "b", "c")).persona_end is None
+
+
 def test_without_a_user_message_there_are_no_boundaries(pieces: PieceEncoder) -> None:
     system = [{"role": "system", "content": "x"}]
     encoded = encode_dialogue(ChatTemplate(CHATML), pieces, system)

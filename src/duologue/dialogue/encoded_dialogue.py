@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from duologue.dialogue.marked_chat import ContentSpan, MarkedChat
 from duologue.dialogue.tokenizer import Tokenizer
+from duologue.dialogue.truncation import PINNED_ROLES
 
 _MAX_SKIPPED_BYTES = 8  # of text that the tokenizer has no token for
 _HEADER_TOKENS = 4
@@ -106,6 +107,18 @@ class EncodedDialogue:
         """Number of tokens up to the end of the first user message: dialogues that part earlier are different
         ones. None if there is none or the template does not show it as it is."""
         content = self.content_tokens(self._users[0]) if self._users else None
+        return None if content is None else content[1]
+
+    @cached_property
+    def persona_end(self) -> int | None:
+        """Number of tokens up to the end of the leading system messages, which other dialogues may have in common. None if there
+        are none or the template does not show them as they are."""
+        count = 0
+        for message in self._chat.plain:
+            if message["role"] not in PINNED_ROLES:
+                break
+            count += 1
+        content = self.content_tokens(count - 1) if count else None
         return None if content is None else content[1]
 
     def content_tokens(self, message: int) -> tuple[int, int] | None:

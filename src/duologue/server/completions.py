@@ -131,9 +131,14 @@ class ChatCompletions:
             self._flights.stop(handle)
 
     def _marks(self, prompt: EncodedDialogue) -> PromptMarks:
-        # Where turns begin matters only to windows of local KV.
-        turns = prompt.turn_boundaries if self._has_windows else None
-        return PromptMarks(turns=turns or (), history_begin=prompt.history_begin)
+        if not self._has_windows:  # the places matter only to windows of local KV
+            return PromptMarks(history_begin=prompt.history_begin)
+        persona_end = prompt.persona_end
+        return PromptMarks(
+            turns=prompt.turn_boundaries or (),
+            shared=() if persona_end is None else (persona_end,),
+            history_begin=prompt.history_begin,
+        )
 
     async def _whole(self, reply: _Reply, mailbox: Mailbox, send: Send, clock: RequestClock) -> str:
         while True:
