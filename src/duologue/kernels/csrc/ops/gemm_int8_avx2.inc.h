@@ -43,19 +43,15 @@ static constexpr int64_t kTileRows = 4;
 // int32 words of a widened row: two (even, odd) per four codes. The odd cache line keeps rows off each other's L1 sets.
 static inline int64_t widened_stride(int64_t k) { return round_up(k, 32) / 2 + 16; }
 
-static inline int64_t block_rows(int64_t k) {
+static inline int64_t most_block_rows(int64_t k) {
     const int64_t rows = kRowBlockBytes / (widened_stride(k) * 4) / kTileRows * kTileRows;
     return rows < kDirectRows ? kDirectRows : rows > 256 ? 256 : rows;
 }
 
-// Blocks of nearly one size: a small last one would widen the weights for a few rows.
-static inline int64_t even_block_rows(int64_t rows, int64_t k) {
-    const int64_t blocks = (rows + block_rows(k) - 1) / block_rows(k);
-    return blocks <= 1 ? rows : round_up((rows + blocks - 1) / blocks, kTileRows);
-}
+static int64_t gemm_block_rows(int64_t rows, int64_t k) { return even_block_rows(rows, most_block_rows(k), kTileRows); }
 
 static int64_t gemm_scratch_bytes(int64_t rows, int64_t k) {
-    const int64_t block = rows < block_rows(k) ? rows : block_rows(k);
+    const int64_t block = rows < most_block_rows(k) ? rows : most_block_rows(k);
     return 64 + round_up(block, kTileRows) * widened_stride(k) * 4 + kDepthSteps * 128 + block * (kPackColumns + 16) * 4;
 }
 
@@ -255,7 +251,7 @@ static void gemm_block(const GemmArgs& args, const int32_t* a, const int32_t* a_
     const int64_t depth_blocks = (steps + kDepthSteps - 1) / kDepthSteps;
     for (int64_t n = n_begin; n < n_end;) {
         const int64_t end = group_end(n, n_end);
-        const int8_t* ahead = next_group(w, n, end, n_end);
+        const int8_t* ahead = next_group(w, n, end, w.n_padded());  // most often this thread takes those columns next
         for (int64_t column = n; column < end; column += 16) {
             for (int64_t block = 0; block < depth_blocks; ++block) {
                 const int64_t from = steps * block / depth_blocks, count = steps * (block + 1) / depth_blocks - from;
@@ -284,7 +280,7 @@ static void gemm_block(const GemmArgs& args, const int32_t* a, const int32_t* a_
 
 static void gemm(const GemmArgs& args, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end, void* scratch) {
     const PackedWeight& w = *args.w;
-    const int64_t a_stride = widened_stride(w.k), block = even_block_rows(m_end - m_begin, w.k);
+    const int64_t a_stride = widened_stride(w.k), block = gemm_block_rows(m_end - m_begin, w.k);
     const int64_t most = m_end - m_begin < block ? m_end - m_begin : block;
     char* at = align_scratch(scratch);
     int32_t* a = reinterpret_cast<int32_t*>(at);
@@ -294,9 +290,12 @@ static void gemm(const GemmArgs& args, int64_t m_begin, int64_t m_end, int64_t n
     for (int64_t m = m_begin; m < m_end; m += block) {
         const int64_t rows = m_end - m < block ? m_end - m : block;
         const int8_t* from = args.a + m * args.a_stride;
-        for (int64_t r = 0; rows > kDirectRows && r < rows; r += kTileRows)
-            widen_panel(from + r * args.a_stride, args.a_stride, rows - r < kTileRows ? rows - r : kTileRows, w.k_padded(), a + r * a_stride, a_products + r);
-        for (int64_t r = 0; rows <= kDirectRows && r < rows; ++r) widen_row(from + r * args.a_stride, w.k_padded(), a + r * a_stride);
+        for (int64_t r = 0; r < rows && !args.rows_ready; r += rows > kDirectRows ? kTileRows : 1) {
+            if (rows > kDirectRows)
+                widen_panel(from + r * args.a_stride, args.a_stride, rows - r < kTileRows ? rows - r : kTileRows, w.k_padded(), a + r * a_stride, a_products + r);
+            else
+                widen_row(from + r * args.a_stride, w.k_padded(), a + r * a_stride);
+        }
         switch (rows) {
             case 1: direct_columns<1, 8>(args, a, m, n_begin, n_end); break;
             case 2: direct_columns<2, 4>(args, a, m, n_begin, n_end); break;
