@@ -101,7 +101,7 @@ def test_a_reply_can_be_sent_back_whole() -> None:
     "fields",
     [
         {"user": "u-1", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"},
-        {"prompt_cache_key": "k", "safety_identifier": "s", "parallel_tool_calls": True},
+        {"safety_identifier": "s", "parallel_tool_calls": True},
         {"n": 1, "logprobs": False, "top_logprobs": 0, "logit_bias": {}, "tools": [], "tool_choice": "none"},
         {"frequency_penalty": 0, "presence_penalty": 0.0, "response_format": {"type": "text"}},
         {"modalities": ["text"], "reasoning_effort": "none"},
@@ -176,6 +176,20 @@ def _with_message(message: Any) -> dict[str, Any]:
         ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
         ({"stream": True, "stream_options": {"other": 1}}, "stream_options.other", "unknown_parameter"),
         ({"ignore_eos": 1}, "ignore_eos", "invalid_type"),
+        ({"prompt_cache_key": ""}, "prompt_cache_key", "empty_string"),
+        ({"prompt_cache_key": 5}, "prompt_cache_key", "invalid_type"),
+        ({"prompt_cache_key": "k" * 1025}, "prompt_cache_key", "string_above_max_length"),
+        ({"prompt_cache_key": "k" * (1 << 20)}, "prompt_cache_key", "string_above_max_length"),
+        ({"prompt_cache_key": "a\x00b"}, "prompt_cache_key", "invalid_value"),
+        ({"prompt_cache_key": "a\nb"}, "prompt_cache_key", "invalid_value"),
+        ({"prompt_cache_key": "\x7fELF"}, "prompt_cache_key", "invalid_value"),
+        ({"cache_salt": ""}, "cache_salt", "empty_string"),
+        ({"cache_salt": "s" * 1025}, "cache_salt", "string_above_max_length"),
+        ({"cache_salt": 1}, "cache_salt", "invalid_type"),
+        ({"cache_retention_s": -1}, "cache_retention_s", "below_min_value"),
+        ({"cache_retention_s": 1e9}, "cache_retention_s", "above_max_value"),
+        ({"cache_retention_s": float("nan")}, "cache_retention_s", "invalid_value"),
+        ({"explain_cache": "yes"}, "explain_cache", "invalid_type"),
         ({"temprature": 1}, "temprature", "unknown_parameter"),
         ({"model": ""}, "model", "empty_string"),
         ({"model": 5}, "model", "invalid_type"),
@@ -224,6 +238,9 @@ def test_wrong_fields_are_named(fields: dict[str, Any], param: str, code: str) -
         (b'{"model": "\\ud800"}', "invalid_json", "not valid JSON"),
         (b"[1]", "invalid_json", "JSON object"),
         (b"null", "invalid_json", "JSON object"),
+        (b'{"model": "m", "cache_salt": "a", "cache_salt": "b"}', "invalid_json", "'cache_salt' twice"),
+        (b'{"messages": [{"role": "user", "role": "system"}]}', "invalid_json", "'role' twice"),
+        (b'{"model": "m", "mod\\u0065l": "n"}', "invalid_json", "'model' twice"),
         (b'"text"', "invalid_json", "JSON object"),
         (b'{"model": "\xff"}', "invalid_utf8", "byte 11"),
         (json.dumps(_BASE).encode("utf-16"), "invalid_utf8", "not valid UTF-8"),
@@ -233,6 +250,29 @@ def test_broken_bodies_are_explained(body: bytes, code: str, says: str) -> None:
     error = refusal(body)
     assert error.code == code
     assert says in str(error)
+
+
+@pytest.mark.parametrize(("digits", "code"), [(4000, "missing_required_parameter"), (10_000, "invalid_json")])
+def test_absurd_numbers_are_refused(digits: int, code: str) -> None:
+    assert refusal(b'{"model": "m", "seed": ' + b"9" * digits + b"}").code == code
+
+
+def test_the_cache_fields_make_a_scope() -> None:
+    plain = parse().cache_scope("acme")
+    assert (plain.tenant, plain.key, plain.retention_s) == ("acme", None, 0.0)
+    assert plain.salt == parse().cache_scope("acme").salt
+    named = parse(prompt_cache_key="Gespräch 7/a", cache_salt="user-1", cache_retention_s=60).cache_scope(
+        "acme"
+    )
+    assert (named.tenant, named.key, named.retention_s) == ("acme", "Gespräch 7/a", 60.0)
+    salts = {
+        plain.salt,
+        named.salt,
+        parse().cache_scope("beta").salt,
+        parse(cache_salt="user-1").cache_scope("beta").salt,
+        parse(cache_salt="user-2").cache_scope("acme").salt,
+    }
+    assert len(salts) == 5
 
 
 def test_a_message_never_shows_the_conversation() -> None:

@@ -29,6 +29,7 @@ def test_a_whole_reply() -> None:
     assert completion.usage.total_tokens == 10
     assert completion.usage.prompt_tokens_details is not None
     assert completion.usage.prompt_tokens_details.cached_tokens == 2
+    assert json.loads(body)["usage"]["prompt_tokens_details"]["cached_tokens_details"] == {"memory": 2}
 
 
 @pytest.mark.parametrize("with_usage", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -14,12 +15,13 @@ import httpx
 import pytest
 
 from tests.cli.processes import command, environment, run
+from tests.server.conftest import wait_until
 
 
 class Process:
     """A server process. `url` ends with a slash."""
 
-    def __init__(self, model: Path, *options: str) -> None:
+    def __init__(self, model: Path, *options: str, key: str = "") -> None:
         self.process = subprocess.Popen(
             command("serve", str(model), "--port", "0", "--kv-memory", "16MiB", *options),
             env=environment(),
@@ -34,7 +36,8 @@ class Process:
             assert line, f"the server quit: {self.process.communicate()[1]}"
             said += line
         self.url = match[1]
-        self.model = httpx.get(self.url + "v1/models").json()["data"][0]["id"]
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self.model = httpx.get(self.url + "v1/models", headers=headers).json()["data"][0]["id"]
 
     def body(self, **fields: object) -> dict[str, object]:
         messages = [{"role": "user", "content": "Hi"}]
@@ -52,6 +55,73 @@ def process(tiny_model_dir: Path) -> Iterator[Process]:
     yield server
     server.process.kill()
     server.process.communicate()
+
+
+def test_sighup_reads_the_keys_again_and_mistakes_change_nothing(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys"
+    first = run("keys", "new", "acme", "--file", str(file)).stdout.strip()
+    server = Process(tiny_model_dir, "--api-keys", str(file), key=first)
+
+    def status(key: str) -> int:
+        headers = {"authorization": f"Bearer {key}"}
+        return httpx.get(server.url + "v1/models", headers=headers).status_code
+
+    try:
+        assert status("wrong") == 401
+        second = run("keys", "new", "beta", "--file", str(file)).stdout.strip()
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: status(second) == 200)
+        assert status(first) == 200
+        file.write_text("half a line")
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(0.1)
+        assert status(first) == status(second) == 200
+    finally:
+        server.process.terminate()
+    code, errors = server.wait()
+    assert code == 0
+    assert errors.count("line 1") == 1, errors
+
+
+def test_personas_are_warm_when_the_server_says_so(tiny_model_dir: Path, tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "You keep a lighthouse. " * 20}]
+    for name in "ab":
+        (tmp_path / f"{name}.json").write_text(json.dumps({"messages": messages, "cache_salt": name}))
+    # As a shell expands --warm *.json
+    server = Process(tiny_model_dir, "--warm", str(tmp_path / "a.json"), str(tmp_path / "b.json"))
+    try:
+        body = server.body(messages=[*messages, {"role": "user", "content": "Hi"}], max_tokens=1)
+        cached = [
+            httpx.post(server.url + "v1/chat/completions", json={**body, "cache_salt": salt}).json()["usage"][
+                "prompt_tokens_details"
+            ]["cached_tokens"]
+            for salt in ("a", "b", "c")
+        ]
+    finally:
+        server.process.terminate()
+        server.process.communicate()
+    assert cached[0] == cached[1] > 100
+    assert cached[2] == 0
+
+
+@pytest.mark.parametrize("option", ["--api-keys", "--warm"])
+def test_files_are_checked_before_the_model_is_loaded(option: str, tmp_path: Path) -> None:
+    result = run("serve", "no-such-model", "--port", "0", option, str(tmp_path / "none.json"))
+    assert result.returncode == 1
+    assert "none.json" in result.stderr
+    assert "no-such-model" not in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_persona_that_does_not_fit_ends_the_server(tiny_model_dir: Path, tmp_path: Path) -> None:
+    persona = tmp_path / "long.json"
+    persona.write_text(json.dumps({"messages": [{"role": "system", "content": "word " * 5000}]}))
+    result = run("serve", str(tiny_model_dir), "--port", "0", "--kv-memory", "16MiB", "--warm", str(persona))
+    assert result.returncode == 1
+    assert "long.json" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_sigterm_drains_and_exits_clean(process: Process) -> None:

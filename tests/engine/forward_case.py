@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from duologue.engine.request import Request
+from duologue.engine.request import FixedPages, Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
 from duologue.engine.scheduler import Chunk
@@ -18,6 +18,12 @@ Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
 
 
+def pages_of(request: Request) -> Ids:
+    """The pages that a request of a ForwardCase was given."""
+    assert isinstance(request.tables, FixedPages)
+    return request.tables.pages
+
+
 class ForwardCase:
     """A runner whose pages are handed out in a shuffled order, beginning as garbage."""
 
@@ -26,7 +32,7 @@ class ForwardCase:
         self.runner = Runner(
             model.native(), vocab_size=self.vocab_size, page_count=pages, threads=threads, isa=isa
         )
-        self.runner.kv_pool[:] = 0xFF  # codes of -1 and scales that are NaN
+        self.runner.kv_pools[0][:] = 0xFF  # codes of -1 and scales that are NaN
         self._free = np.random.default_rng(11).permutation(pages).tolist()
 
     def request(self, ids: Ids) -> Request:
@@ -38,18 +44,16 @@ class ForwardCase:
             SamplingParams(),
             seed=0,
             max_total_tokens=len(ids) + 1,
-            page_columns=pages,
             on_event=lambda event: None,
             detokenizer=None,
             stop_matcher=None,
         )
-        request.pages[:] = [self._free.pop() for _ in range(pages)]
-        request.page_count = pages
+        request.tables = FixedPages(np.array([self._free.pop() for _ in range(pages)], dtype=np.int32))
         return request
 
     def release(self, request: Request) -> None:
         """Give the pages back."""
-        self._free += request.pages.tolist()
+        self._free += pages_of(request).tolist()
 
     def step(self, work: Sequence[tuple[Request, int]]) -> list[Logits]:
         """Advance every request by its count; the logits [count, vocab] of each."""

@@ -11,7 +11,7 @@ from duologue import Engine, SamplingParams
 from duologue.engine.scheduler import SchedulerConfig
 from duologue.kernels import PAGE_TOKENS
 from duologue.models.packed_model import PackedModel
-from tests.engine.forward_case import ForwardCase, Ids
+from tests.engine.forward_case import ForwardCase, Ids, pages_of
 from tests.kernels.isas import ISAS
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
@@ -82,7 +82,7 @@ def test_negative_control_a_changed_kv_byte_changes_the_logits(tiny_model: Packe
     # The exponent of one value's scale; a code's low bits may vanish in the next rounding.
     head_dim = tiny_model.spec.layers[0].head_dim
     value_scale = PAGE_TOKENS * (2 * head_dim + 4) + 4 * 9
-    case.runner.kv_pool[corrupt.pages[1], value_scale + 3] ^= 0x02
+    case.runner.kv_pools[0][pages_of(corrupt)[1], value_scale + 3] ^= 0x02
     a, b = case.step([(clean, 1), (corrupt, 1)])
     assert (a != b).any()
 
@@ -142,6 +142,6 @@ def test_a_recomputed_reply_gives_the_logits_it_had(tiny_model: PackedModel) -> 
     case.release(request)
     # As the scheduler does after a preemption: other pages, everything from the start in one go.
     again = case.request(ids)
-    assert again.pages.tolist() != request.pages.tolist()
+    assert pages_of(again).tolist() != pages_of(request).tolist()
     (recomputed,) = case.step([(again, len(ids))])
     np.testing.assert_array_equal(recomputed, np.concatenate(rows))

@@ -6,21 +6,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duologue.cache.page_pool import PagePool
+from duologue.cache.geometry import KvGeometry
+from duologue.cache.kv_cache import GLOBAL, KvCache
 from duologue.engine.request import Request, RequestState
 from duologue.engine.sampling_params import SamplingParams
 from duologue.engine.scheduler import Chunk, Scheduler, SchedulerConfig
 from duologue.kernels import PAGE_TOKENS
 
 
-def make_request(number: int, prompt: int, reply: int) -> Request:
+def make_cache(pages: int) -> KvCache:
+    """Page numbers without KV."""
+    return KvCache(KvGeometry(PAGE_TOKENS, pages))
+
+
+def make_request(number: int, prompt: int, reply: int, *, common: int = 0) -> Request:
+    """Its first `common` tokens are those of all others, the rest nobody else's."""
     return Request(
         number,
-        list(range(prompt)),
+        [i if i < common else 1000 * (number + 1) + i for i in range(prompt)],
         SamplingParams(),
         seed=0,
         max_total_tokens=prompt + reply,
-        page_columns=1000,
         on_event=lambda event: None,
         detokenizer=None,
         stop_matcher=None,
@@ -30,7 +36,7 @@ def make_request(number: int, prompt: int, reply: int) -> Request:
 def apply(scheduler: Scheduler, chunks: list[Chunk]) -> None:
     """What the engine does with a computed step."""
     for chunk in chunks:
-        chunk.request.computed += chunk.count
+        scheduler.computed(chunk)
         if chunk.samples:
             assert chunk.request.computed == chunk.request.total_tokens
             chunk.request.append(7)
@@ -39,7 +45,7 @@ def apply(scheduler: Scheduler, chunks: list[Chunk]) -> None:
 
 
 def test_prompts_share_a_step_and_the_last_is_cut() -> None:
-    scheduler = Scheduler(SchedulerConfig(max_batch_tokens=100, max_num_seqs=10), PagePool(50))
+    scheduler = Scheduler(SchedulerConfig(max_batch_tokens=100, max_num_seqs=10), make_cache(50))
     requests = [make_request(i, 40, 5) for i in range(3)]
     for request in requests:
         scheduler.add(request)
@@ -53,7 +59,7 @@ def test_prompts_share_a_step_and_the_last_is_cut() -> None:
 
 def test_prefill_is_bounded_while_streams_decode() -> None:
     config = SchedulerConfig(max_batch_tokens=512, max_num_seqs=8, prefill_tokens_while_decoding=32)
-    scheduler = Scheduler(config, PagePool(100))
+    scheduler = Scheduler(config, make_cache(100))
     scheduler.add(make_request(0, 10, 50))
     apply(scheduler, scheduler.plan())
     scheduler.add(make_request(1, 300, 5))
@@ -62,7 +68,7 @@ def test_prefill_is_bounded_while_streams_decode() -> None:
 
 
 def test_a_newcomer_waits_until_its_pages_are_free_and_is_not_overtaken() -> None:
-    scheduler = Scheduler(SchedulerConfig(), PagePool(4))
+    scheduler = Scheduler(SchedulerConfig(), make_cache(4))
     scheduler.add(make_request(0, 2 * PAGE_TOKENS, 4))
     scheduler.add(make_request(1, 2 * PAGE_TOKENS, 4))
     scheduler.add(make_request(2, 1, 4))
@@ -71,7 +77,7 @@ def test_a_newcomer_waits_until_its_pages_are_free_and_is_not_overtaken() -> Non
 
 
 def test_the_youngest_is_preempted_and_comes_back_with_its_tokens() -> None:
-    scheduler = Scheduler(SchedulerConfig(), PagePool(4))
+    scheduler = Scheduler(SchedulerConfig(), make_cache(4))
     old = make_request(0, PAGE_TOKENS - 1, 3 * PAGE_TOKENS)
     young = make_request(1, PAGE_TOKENS - 1, 3 * PAGE_TOKENS)
     scheduler.add(old)
@@ -80,15 +86,41 @@ def test_the_youngest_is_preempted_and_comes_back_with_its_tokens() -> None:
         apply(scheduler, scheduler.plan())
     assert young.state is RequestState.WAITING
     assert young.computed == 0
-    assert young.page_count == 0
+    assert young.sequence is None
     kept = young.total_tokens
     assert kept > PAGE_TOKENS
     scheduler.finish(old)
     chunks = scheduler.plan()
-    assert [(chunk.request.number, chunk.count) for chunk in chunks] == [(1, kept)]
+    # What it had computed may still be there, or not; all else is computed again.
+    assert [chunk.request.number for chunk in chunks] == [1]
+    assert young.computed + chunks[0].count == kept
+
+
+def test_requests_that_arrive_together_compute_their_common_prefix_once() -> None:
+    scheduler = Scheduler(SchedulerConfig(max_batch_tokens=128), make_cache(50))
+    for i in range(3):
+        scheduler.add(make_request(i, 300, 2, common=290))
+    scheduler.add(make_request(3, 20, 2))
+    computed = 0
+    for _ in range(20):
+        chunks = scheduler.plan()
+        computed += sum(chunk.count for chunk in chunks if not chunk.samples or chunk.count > 1)
+        apply(scheduler, chunks)
+    assert not scheduler.has_work
+    # The first one's 300, and of the two others what lies behind the common tokens; the last page is copied, not computed.
+    assert computed == 300 + 10 + 10 + 20
+
+
+def test_one_that_shares_nothing_passes_those_that_wait_for_a_prefix() -> None:
+    scheduler = Scheduler(SchedulerConfig(max_batch_tokens=320), make_cache(50))
+    scheduler.add(make_request(0, 300, 2, common=290))
+    scheduler.add(make_request(1, 300, 2, common=290))
+    scheduler.add(make_request(2, 20, 2))
+    assert [chunk.request.number for chunk in scheduler.plan()] == [0, 2]
 
 
 @given(
+    common=st.sampled_from([0, 50, 150]),
     requests=st.lists(st.tuples(st.integers(1, 300), st.integers(1, 200)), min_size=1, max_size=12),
     pages=st.integers(8, 20),
     budget=st.integers(12, 256),
@@ -97,13 +129,18 @@ def test_the_youngest_is_preempted_and_comes_back_with_its_tokens() -> None:
 )
 @settings(max_examples=200, deadline=None)
 def test_every_request_ends_and_no_page_is_lost(
-    requests: list[tuple[int, int]], pages: int, budget: int, seqs: int, aborts: list[tuple[int, int]]
+    common: int,
+    requests: list[tuple[int, int]],
+    pages: int,
+    budget: int,
+    seqs: int,
+    aborts: list[tuple[int, int]],
 ) -> None:
     config = SchedulerConfig(
         max_batch_tokens=budget, max_num_seqs=min(seqs, budget), prefill_tokens_while_decoding=64
     )
-    scheduler = Scheduler(config, PagePool(pages))
-    made = [make_request(i, prompt, reply) for i, (prompt, reply) in enumerate(requests)]
+    scheduler = Scheduler(config, make_cache(pages))
+    made = [make_request(i, prompt, reply, common=common) for i, (prompt, reply) in enumerate(requests)]
     for request in made:
         assert request.max_total_tokens <= 8 * PAGE_TOKENS  # every one fits alone, as the engine guarantees
         scheduler.add(request)
@@ -123,13 +160,14 @@ def test_every_request_ends_and_no_page_is_lost(
             r.number for r in scheduler.running
         )
         for chunk in chunks:
-            assert chunk.request.page_count * PAGE_TOKENS >= chunk.request.computed + chunk.count
+            assert chunk.request.sequence is not None
+            assert chunk.request.sequence.page_count * PAGE_TOKENS >= chunk.request.computed + chunk.count
         oldest_preempted |= oldest is not None and oldest.state is RequestState.WAITING
         scheduler.check_integrity()
         apply(scheduler, chunks)
     assert not scheduler.has_work
     assert not oldest_preempted
-    assert scheduler.pool.free_count == pages
+    assert scheduler.cache.available(GLOBAL) == pages
     aborted = {number for _, number in aborts}
     for request in made:
         assert request.number in aborted or request.total_tokens == request.max_total_tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ import pytest
 from duologue import Engine
 from duologue.server.bind import bind, page_url
 from duologue.server.run import Server
+
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,15 @@ class RunningServer:
         return httpx.post(self.url + "v1/chat/completions", json=self.chat_body(**fields), timeout=60)
 
     def wait_idle(self) -> None:
-        """Until no request holds or awaits pages; every page must be free then."""
+        """Until no request holds or awaits pages; every page must be free for others then."""
         wait_until(lambda: self.engine.stats().running + self.engine.stats().waiting == 0)
         stats = self.engine.stats()
         assert stats.kv_pages_free == stats.kv_pages_total
+
+
+def unique() -> str:
+    """A word that no test has used: as a salt or in a prompt it finds nothing in the cache."""
+    return f"unique-{next(_numbers)}"
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
@@ -47,14 +55,15 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
 
 
 @contextlib.contextmanager
-def running_server(engine: Engine, **options: Any) -> Iterator[RunningServer]:
+def running_server(engine: Engine, *, wait: bool = True, **options: Any) -> Iterator[RunningServer]:
+    """With `wait` false the server may not answer yet."""
     with bind("127.0.0.1", 0) as sock:
         url = page_url(sock)
         server = Server(engine, sock, **options)
         ready = threading.Event()
         thread = threading.Thread(target=server.run, args=(ready.set,), kwargs={"handle_signals": False})
         thread.start()
-        assert ready.wait(30)
+        assert not wait or ready.wait(30)
         try:
             yield RunningServer(engine, server, thread, url)
         finally:

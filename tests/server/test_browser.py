@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from duologue import Engine
+from duologue.api.keys import KeyEntry, append_key, key_digest, new_key
+from duologue.api.tenants import KeyFileTenants
 from tests.server.chromium import EXECUTABLE, Page
-from tests.server.conftest import RunningServer
+from tests.server.conftest import RunningServer, running_server, unique
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium is installed")]
 
@@ -50,6 +54,61 @@ def test_a_dialogue(page: Page, served: RunningServer) -> None:
     page.wait_for("document.querySelectorAll('#dialogue li').length === 0")
     served.wait_idle()
     assert page.run("!document.getElementById('welcome').hidden")
+
+
+def bars(page: Page) -> list[dict[str, object]]:
+    """The numbers in words, and the widths of memory and computed, of each reply's bar."""
+    return list(
+        page.run(
+            "[...document.querySelectorAll('.prompt')].map(box => ({ words: box.querySelector('.legend').innerText,"
+            " title: box.querySelector('.bar').title, widths: Object.fromEntries([...box.querySelectorAll('.bar span')]"
+            ".map(part => [part.className, part.getBoundingClientRect().width])) }))"
+        )
+    )
+
+
+def test_each_prompt_is_a_bar_of_what_was_stored_and_what_was_computed(page: Page) -> None:
+    for turn in (1, 2):
+        page.type(f"{unique()} and then some more words to make a prompt")
+        page.press(*_ENTER)
+        page.wait_for(f"document.querySelectorAll('.assistant').length === {turn}")
+        page.wait_for(f"document.querySelectorAll('.prompt').length === {turn}")
+    first, second = bars(page)
+    assert re.search(r"Prompt \d+ tokens:\s*\d+ from memory\s*\d+ computed", str(first["words"]))
+    memory, computed = map(
+        int, re.findall(r"(\d+) (?:from memory|computed)", str(second["words"]).replace(",", ""))
+    )
+    assert memory > 0
+    assert computed > 0
+    widths = second["widths"]
+    assert isinstance(widths, dict)
+    assert widths["memory"] / widths["computed"] == pytest.approx(memory / computed, rel=0.1)
+    assert "came from memory" in str(second["title"])
+
+
+def test_a_key_is_asked_for_and_kept_for_the_tab(tiny_engine: Engine, tmp_path: Path) -> None:
+    good = new_key()
+    append_key(tmp_path / "keys", KeyEntry(key_digest(good), "acme"))
+    page = Page(tmp_path / "profile")
+    with running_server(tiny_engine, tenants=KeyFileTenants(tmp_path / "keys")) as server:
+        page.open(server.url)
+        page.wait_for("!document.getElementById('access').hidden")
+        page.wait_for("document.activeElement.id === 'key'")
+        page.type("wrong")
+        page.press(*_ENTER)
+        page.wait_for("document.getElementById('access-fault').textContent.includes('does not know')")
+        page.type(good)
+        page.press(*_ENTER)
+        page.wait_for(f"document.getElementById('model').textContent === '{tiny_engine.model_name}'")
+        assert page.run("document.getElementById('access').hidden")
+        page.run("document.getElementById('text').focus()")
+        page.type("Hello")
+        page.press(*_ENTER)
+        page.wait_for("document.querySelectorAll('.figures').length === 2")
+        page.wait_for("document.querySelectorAll('.figures')[1].textContent.includes('first token')")
+        page.open(server.url)
+        page.wait_for(f"document.getElementById('model').textContent === '{tiny_engine.model_name}'")
+        page.close()
 
 
 def test_an_error_is_shown(page: Page, served: RunningServer) -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from duologue.engine.sampling_params import SamplingParams
-from tests.server.conftest import RunningServer
+from tests.server.conftest import RunningServer, unique
 
 
 def stream(server: RunningServer, **fields: Any) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def test_a_whole_greedy_reply_is_the_engine_s(served: RunningServer) -> None:
     messages = served.chat_body()["messages"]
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     expected = served.engine.generate(messages, params)
-    reply = served.post(temperature=0, max_tokens=24, ignore_eos=True).json()
+    reply = served.post(temperature=0, max_tokens=24, ignore_eos=True, cache_salt=unique()).json()
     choice = reply["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": expected.text, "refusal": None}
     assert choice["finish_reason"] == "length"
@@ -42,7 +42,7 @@ def test_a_whole_greedy_reply_is_the_engine_s(served: RunningServer) -> None:
         "prompt_tokens": len(served.engine.encode_chat(messages)),
         "completion_tokens": 24,
         "total_tokens": len(served.engine.encode_chat(messages)) + 24,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": 0, "cached_tokens_details": {"memory": 0}},
     }
     assert reply["object"] == "chat.completion"
     assert reply["model"] == served.engine.model_name
@@ -60,12 +60,13 @@ def test_streamed_and_whole_replies_are_equal(served: RunningServer, temperature
 
 
 def test_usage_comes_last_and_only_if_asked_for(served: RunningServer) -> None:
-    fields = {"max_tokens": 5, "ignore_eos": True}
-    assert not any("usage" in chunk for chunk in stream(served, **fields))
+    fields = {"max_tokens": 5, "ignore_eos": True, "cache_salt": unique()}
+    assert not any("usage" in chunk for chunk in stream(served, **{**fields, "cache_salt": unique()}))
     chunks = stream(served, **fields, stream_options={"include_usage": True})
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"]["completion_tokens"] == 5
-    assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    details = {"cached_tokens": 0, "cached_tokens_details": {"memory": 0}}
+    assert chunks[-1]["usage"]["prompt_tokens_details"] == details
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
 
 

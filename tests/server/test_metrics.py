@@ -54,7 +54,7 @@ def test_a_reply_is_counted(fresh: RunningServer) -> None:
 def test_the_engine_s_readings_are_those_of_its_stats(fresh: RunningServer) -> None:
     samples, stats = scrape(fresh), fresh.engine.stats()
     assert samples["duologue_kv_pages"] == stats.kv_pages_total
-    assert samples["duologue_kv_pages_free"] == stats.kv_pages_free == stats.kv_pages_total
+    assert samples["duologue_kv_pages_free"] == stats.kv_pages_free
     assert samples["duologue_kv_bytes_per_token"] == stats.kv_bytes_per_token
     assert samples["duologue_kv_memory_bytes"] == stats.kv_memory_bytes
     assert samples["duologue_requests_running"] == 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from tests.server.conftest import RunningServer
+from tests.server.conftest import RunningServer, unique
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def test_a_whole_reply(served: RunningServer, client: openai.OpenAI) -> None:
         messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
         max_completion_tokens=8,
         seed=1,
-        extra_body={"ignore_eos": True, "top_k": 20},
+        extra_body={"ignore_eos": True, "top_k": 20, "cache_salt": unique()},
     )
     assert completion.choices[0].finish_reason == "length"
     assert completion.choices[0].message.content is not None

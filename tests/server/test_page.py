@@ -21,7 +21,7 @@ def test_the_page_and_everything_it_refers_to(served: RunningServer) -> None:
     for script in [path for path in paths if path.endswith(".js")]:
         source = httpx.get(served.url + script.lstrip("/")).text
         paths |= {"/static/" + name for name in re.findall(r'from "\./([^"]+)"', source)}
-    assert len(paths) == 5
+    assert len(paths) == 7
     for path in paths:
         response = httpx.get(served.url + path.lstrip("/"))
         assert response.status_code == 200, path

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError, from_json
+from pydantic_core import PydanticCustomError
 
+from duologue.api.body import invalid_field, json_object
+from duologue.api.cache_fields import CacheFields
 from duologue.api.unsupported import implemented_fields
 from duologue.engine.sampling_params import SamplingParams
 from duologue.errors import InvalidRequestError
@@ -85,10 +86,8 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool = False
 
 
-class ChatCompletionRequest(BaseModel):
+class ChatCompletionRequest(CacheFields):
     """The implemented fields. `top_k` (0 is off) and `ignore_eos` are extensions."""
-
-    model_config = _Strict
 
     model: Annotated[str, Field(min_length=1)]
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
@@ -133,12 +132,12 @@ class ChatCompletionRequest(BaseModel):
 
 def parse_chat_request(body: bytes) -> ChatCompletionRequest:
     """Checks a request body. Raises `InvalidRequestError` that names the first wrong field (`param`)."""
-    fields = _json_object(body)
+    fields = json_object(body)
     try:
         request = ChatCompletionRequest.model_validate(implemented_fields(fields))
     except ValidationError as error:
         # The first error suffices, and only it can be named by `param`.
-        raise _invalid_field(error.errors(include_url=False)[0]) from None
+        raise invalid_field(error.errors(include_url=False)[0]) from None
     if request.stream_options is not None and not request.stream:
         raise InvalidRequestError(
             "'stream_options' is only allowed when 'stream' is true.",
@@ -153,67 +152,3 @@ def parse_chat_request(body: bytes) -> ChatCompletionRequest:
             code="invalid_value",
         )
     return request
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
-    try:
-        text = body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError(
-            f"The request body is not valid UTF-8 (byte {error.start}); send JSON encoded as UTF-8.",
-            code="invalid_utf8",
-        ) from None
-    try:
-        fields = from_json(text)
-    except ValueError as error:
-        raise InvalidRequestError(
-            f"The request body is not valid JSON: {error}.", code="invalid_json"
-        ) from None
-    if not isinstance(fields, dict):
-        raise InvalidRequestError("The request body must be a JSON object.", code="invalid_json")
-    return fields
-
-
-_CODES = {
-    "missing": "missing_required_parameter",
-    "extra_forbidden": "unknown_parameter",
-    "unsupported_value": "unsupported_value",
-    "greater_than_equal": "below_min_value",
-    "less_than_equal": "above_max_value",
-    "less_than": "above_max_value",
-    "too_short": "empty_array",
-    "too_long": "array_above_max_length",
-    "string_too_short": "empty_string",
-    "string_too_long": "string_above_max_length",
-}
-
-
-def _invalid_field(error: ErrorDetails) -> InvalidRequestError:
-    param = _param(error["loc"])
-    kind = error["type"]
-    code = _CODES.get(kind, "invalid_type" if kind.endswith("_type") else "invalid_value")
-    if kind == "missing":
-        message = f"Missing required parameter: '{param}'."
-    elif kind == "extra_forbidden":
-        message = f"Unknown parameter: '{param}'."
-    else:
-        reason = error["msg"][:1].lower() + error["msg"][1:].replace(" after validation", "")
-        message = f"Invalid value for '{param}': {reason}{_shown(error['input'])}."
-    return InvalidRequestError(message, param=param, code=code)
-
-
-def _param(location: tuple[int | str, ...]) -> str:
-    """OpenAI's spelling of a place in the request: `messages[0].content`."""
-    path = ""
-    for step in location:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
-    return path
-
-
-def _shown(value: Any) -> str:
-    """A scalar is worth showing; whole messages are not."""
-    if value is None or isinstance(value, bool):
-        return f", got {json.dumps(value)}"
-    if isinstance(value, (int, float)):
-        return f", got {value}" if abs(value) < 1e30 else ""
-    return ""

@@ -7,6 +7,7 @@ Text is escaped to ASCII: some clients split event streams at U+2028 or U+0085, 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,10 @@ DONE_EVENT = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts of one request; `cached_tokens` is the part of the prompt whose KV was already there."""
+    """Token counts of one request; `cached_tokens` is the part of the prompt whose KV was already there.
+
+    Where it was comes beside it, by tier, and both are always present: a missing count cannot be told from zero.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -26,17 +30,26 @@ class Usage:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "prompt_tokens_details": {
+                "cached_tokens": self.cached_tokens,
+                "cached_tokens_details": {"memory": self.cached_tokens},
+            },
         }
 
 
 def chat_completion(
-    completion_id: str, created_s: int, model: str, text: str, finish_reason: str, usage: Usage
+    completion_id: str,
+    created_s: int,
+    model: str,
+    text: str,
+    finish_reason: str,
+    usage: Usage,
+    cache_report: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """The body of a reply that is not streamed."""
+    """The body of a reply that is not streamed. `cache_report` is an extension, there when asked for."""
     message = {"role": "assistant", "content": text, "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
-    completion = {
+    completion: dict[str, Any] = {
         "id": completion_id,
         "object": "chat.completion",
         "created": created_s,
@@ -44,6 +57,8 @@ def chat_completion(
         "choices": [choice],
         "usage": usage.as_dict(),
     }
+    if cache_report is not None:
+        completion["cache_report"] = cache_report
     return json.dumps(completion).encode()
 
 
@@ -71,16 +86,17 @@ class ChunkEncoder:
         """One piece of text."""
         return f"{self._before}{json.dumps(text)}{self._after}".encode()
 
-    def finish(self, reason: str, usage: Usage) -> bytes:
-        """The closing events: finish reason, usage if asked for, and the end marker."""
-        events = self._chunk("{}", f'"{reason}"')
+    def finish(self, reason: str, usage: Usage, cache_report: Mapping[str, Any] | None = None) -> bytes:
+        """The closing events: finish reason (and `cache_report`, if asked for), usage if asked for, and the end marker."""
+        extra = "" if cache_report is None else f',"cache_report":{json.dumps(cache_report)}'
+        events = self._chunk("{}", f'"{reason}"', extra)
         if self._with_usage:
             events += f'{self._head}],"usage":{json.dumps(usage.as_dict())}}}\n\n'.encode()
         return events + DONE_EVENT
 
-    def _chunk(self, delta: str, reason: str) -> bytes:
+    def _chunk(self, delta: str, reason: str, extra: str = "") -> bytes:
         choice = f'{{"index":0,"delta":{delta},"logprobs":null,"finish_reason":{reason}}}'
-        return f"{self._head}{choice}]{self._tail}".encode()
+        return f"{self._head}{choice}]{extra}{self._tail}".encode()
 
 
 def error_event(body: bytes) -> bytes:

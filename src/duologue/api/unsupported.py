@@ -17,7 +17,6 @@ HARMLESS = frozenset(
         "metadata",
         "parallel_tool_calls",
         "prediction",
-        "prompt_cache_key",
         "prompt_cache_retention",
         "safety_identifier",
         "service_tier",

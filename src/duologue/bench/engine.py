@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from duologue.bench.llama_cpp import WORKLOADS, LlamaCpp, Reading, Settings, Workload
 from duologue.engine.load import load_for_engine
-from duologue.engine.request import Request
+from duologue.engine.request import FixedPages, Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
 from duologue.engine.scheduler import Chunk
@@ -120,10 +121,12 @@ class EngineUnderTest:
         requests = [self._request(depth, depth + steps) for _ in range(workload.streams)]
         self._prefill(requests[0])
         full = -(-depth // PAGE_TOKENS)
+        first_pages = self._pages_of(requests[0])
         for request in requests[1:]:
+            pages = self._pages_of(request)
             # Equal prompts: copying pages gives the same memory traffic as computing them again.
             for i in range(full):
-                self._runner.kv_pool[request.pages[i]] = self._runner.kv_pool[requests[0].pages[i]]
+                self._runner.copy_page(0, int(first_pages[i]), int(pages[i]))
             request.append(int(requests[0].tokens[depth]))
             request.computed = depth
         samples = []
@@ -142,6 +145,11 @@ class EngineUnderTest:
         operations += attention_operations(spec, depth + steps // 2, 1) * len(requests)
         return EngineReading(workload, tuple(samples), per_step * steps_per_s, operations * steps_per_s)
 
+    @staticmethod
+    def _pages_of(request: Request) -> npt.NDArray[np.int32]:
+        assert isinstance(request.tables, FixedPages)
+        return request.tables.pages
+
     def _request(self, prompt_tokens: int, total_tokens: int) -> Request:
         ids = np.random.default_rng(7).integers(0, self.model.spec.vocab_size, prompt_tokens)
         pages = -(-(total_tokens + 1) // PAGE_TOKENS)
@@ -151,13 +159,11 @@ class EngineUnderTest:
             SamplingParams(temperature=0.0, ignore_eos=True),
             seed=0,
             max_total_tokens=total_tokens + 1,
-            page_columns=pages,
             on_event=lambda event: None,
             detokenizer=None,
             stop_matcher=None,
         )
-        request.pages[:] = np.arange(self._next_page, self._next_page + pages)
-        request.page_count = pages
+        request.tables = FixedPages(np.arange(self._next_page, self._next_page + pages, dtype=np.int32))
         self._next_page += pages
         assert self._next_page <= self._pages, "the benchmark's pool is too small for this workload"
         return request

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from duologue.dialogue.template import ChatTemplate
 from duologue.dialogue.tokenizer import Tokenizer
-from duologue.engine.request import Request
+from duologue.engine.request import FixedPages, Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
 from duologue.engine.scheduler import Chunk
@@ -197,13 +197,11 @@ class LogitReader:
             SamplingParams(temperature=0.0),
             seed=0,
             max_total_tokens=self.context_tokens,
-            page_columns=self._pages,
             on_event=lambda event: None,
             detokenizer=None,
             stop_matcher=None,
         )
-        request.pages[:] = np.arange(self._pages)
-        request.page_count = self._pages
+        request.tables = FixedPages(np.arange(self._pages, dtype=np.int32))
         return request
 
     def _step(self, request: Request, count: int) -> Floats:

@@ -9,12 +9,18 @@ from pathlib import Path
 
 import click
 
+from duologue.cli.bench_cache import cache
+from duologue.cli.bench_dialogues import dialogues
 from duologue.models.registry import DEFAULT_MODEL
 
 
 @click.group()
 def bench() -> None:
     """Measure kernels or the engine against the machine's peaks."""
+
+
+bench.add_command(dialogues)
+bench.add_command(cache)
 
 
 @bench.command()

@@ -17,6 +17,8 @@ from duologue.errors import DuologueError
 # name -> (module, its click command, one line of help)
 _COMMANDS = {
     "serve": ("duologue.cli.serve", "serve", "Serve a model over HTTP, with OpenAI's API and a chat page."),
+    "keys": ("duologue.cli.keys", "keys", "Make and list API keys."),
+    "cache": ("duologue.cli.cache", "cache", "Explain cache misses."),
     "chat": ("duologue.cli.chat", "chat", "Chat with a model in the terminal."),
     "bench": ("duologue.cli.bench", "bench", "Measure kernels or the engine against the machine's peaks."),
     "eval": ("duologue.cli.evaluate", "evaluate", "Measure a model's quality."),

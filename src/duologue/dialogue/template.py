@@ -3,8 +3,8 @@
 The rendered prompt is one string, in which `<|im_start|>` written by the template and `<|im_start|>` typed by
 a user look the same. So strings that come from messages are marked before rendering: control tokens are
 looked for in the marked prompt, where a spelling that holds a user's character is interrupted by a mark, and
-only then are the marks taken out and the text between encoded as plain text. A template may look into
-content, so there are two markings:
+only then are the marks taken out and the text between encoded as plain text (`marked_chat`). A template may
+look into content, so there are two markings:
 
 - the light one leaves nearly all text as it is, and interrupts the control tokens that are spelled in it;
 - the dense one marks around every character. Whatever the template cuts out, deletes or joins, no control
@@ -16,13 +16,13 @@ reached a control token through the template's own handling, and the dense one i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jinja2 import TemplateError as JinjaError
 from jinja2 import TemplateSyntaxError
 
-from duologue.dialogue.marking import Marker, strings_in, unused_character
+from duologue.dialogue.marked_chat import MarkedChat
 from duologue.dialogue.messages import MessageLike, template_messages
 from duologue.dialogue.sandbox import bounded_range, compile_template
 from duologue.dialogue.tokenizer import Tokenizer
@@ -35,11 +35,20 @@ class ChatTemplate:
     `bos` and `eos` are the spellings that the template may refer to as `bos_token` and `eos_token`.
     """
 
-    def __init__(self, source: str, bos: str = "", eos: str = "") -> None:
-        """Raises `TemplateError`, naming the line, if `source` does not compile."""
+    def __init__(
+        self,
+        source: str,
+        bos: str = "",
+        eos: str = "",
+        *,
+        strftime_now: Callable[[str], str] | None = None,
+    ) -> None:
+        """`strftime_now` stands in for the clock that templates may read. Raises `TemplateError`, naming the
+        line, if `source` does not compile."""
         self.source = source
         self.bos = bos
         self.eos = eos
+        self._variables: dict[str, Any] = {} if strftime_now is None else {"strftime_now": strftime_now}
         try:
             self._template = compile_template(source)
         except TemplateSyntaxError as error:
@@ -79,23 +88,26 @@ class ChatTemplate:
 
         Raises as `render` does.
         """
-        plain = template_messages(messages)
-        mark = unused_character([self.source, self.bos, self.eos, *strings_in(plain), *strings_in(tools)])
-        marker = Marker((s for s in tokenizer.special_tokens if len(s) > 1), mark)
-
-        def pieces(way: Any) -> list[int | str]:
-            text = self._render(marker.apply(way, plain), marker.apply(way, tools), add_generation_prompt)
-            return tokenizer.split_control(text)
-
-        chosen = pieces(marker.light)
-        if any(map(marker.needs_dense, strings_in([plain, tools]))):
-            dense = pieces(marker.dense)
-            if [p for p in dense if isinstance(p, int)] != [p for p in chosen if isinstance(p, int)]:
-                chosen = dense
-        ids = tokenizer.encode_pieces(p.replace(mark, "") if isinstance(p, str) else p for p in chosen)
+        chat = self.marked(tokenizer, messages, add_generation_prompt, tools)
+        ids = tokenizer.encode_pieces(chat.pieces)
         if tokenizer.adds_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
             ids.insert(0, tokenizer.bos_id)
         return ids
+
+    def marked(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[MessageLike],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> MarkedChat:
+        """The prompt cut at its control tokens, before it is encoded. Raises as `render` does."""
+
+        def render(plain: Any, plain_tools: Any) -> str:
+            return self._render(plain, plain_tools, add_generation_prompt)
+
+        plain = template_messages(messages)
+        return MarkedChat(tokenizer, render, plain, tools, foreign=(self.source, self.bos, self.eos))
 
     def _render(self, messages: Any, tools: Any, add_generation_prompt: bool) -> str:
         try:
@@ -107,6 +119,7 @@ class ChatTemplate:
                 bos_token=self.bos,
                 eos_token=self.eos,
                 range=bounded_range(),
+                **self._variables,
             )
         except TemplateError:
             raise

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
+import hashlib
 import logging
 import queue
 import secrets
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,23 +17,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from duologue.cache.page_pool import PagePool
+import numpy as np
+
+from duologue.cache.geometry import KvGeometry
+from duologue.cache.kv_cache import CacheLookup, ForgetResult, KvCache
+from duologue.cache.scope import DEFAULT_SCOPE, CacheScope
 from duologue.dialogue.detokenizer import Detokenizer
 from duologue.dialogue.stop import StopMatcher
 from duologue.dialogue.template import ChatTemplate
 from duologue.dialogue.tokenizer import Tokenizer
-from duologue.engine.events import Completion, EngineStats, FinishReason, TokenEvent
+from duologue.engine.events import Completion, EngineStats, TokenEvent
 from duologue.engine.load import load_for_engine
-from duologue.engine.request import Request
+from duologue.engine.request import NO_MARKS, PromptMarks, Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
-from duologue.engine.scheduler import Scheduler, SchedulerConfig
+from duologue.engine.scheduler import SchedulerConfig
 from duologue.engine.threads import default_threads
-from duologue.errors import CapacityError, EngineStoppedError, InvalidRequestError
+from duologue.engine.worker import Worker
+from duologue.errors import EngineStoppedError, InvalidRequestError
 from duologue.kernels import PAGE_TOKENS
 from duologue.models.load import PackedModel
 
 DEFAULT_KV_MEMORY_BYTES = 1 << 30
+NUMERICS_VERSION = 1
+"""Raise it when equal tokens and weights come to give other KV."""
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 _log = logging.getLogger(__name__)
 
@@ -54,13 +62,15 @@ class Engine:
         isa: str = "",
     ) -> None:
         native = model.native()
-        kv_memory_bytes = DEFAULT_KV_MEMORY_BYTES if kv_memory_bytes is None else kv_memory_bytes
-        page_bytes = native.global_page_bytes
-        page_count = kv_memory_bytes // page_bytes
-        if page_count < 1:
-            raise CapacityError(
-                f"the KV budget of {kv_memory_bytes} bytes holds no page of {page_bytes} bytes; raise --kv-memory"
-            )
+        config = scheduler or SchedulerConfig()
+        geometry = KvGeometry.for_budget(
+            DEFAULT_KV_MEMORY_BYTES if kv_memory_bytes is None else kv_memory_bytes,
+            page_tokens=PAGE_TOKENS,
+            global_page_bytes=native.global_page_bytes,
+            local_page_bytes=native.local_page_bytes,
+            window_tokens=max(layer.window for layer in model.spec.layers),
+            step_tokens=config.max_batch_tokens,
+        )
         limit = model.spec.context_tokens if context_tokens is None else context_tokens
         if not 1 < limit <= model.spec.context_tokens:
             raise InvalidRequestError(
@@ -69,8 +79,8 @@ class Engine:
             )
         self.model_name = model.name
         self.spec = model.spec
-        self.context_tokens = min(limit, page_count * PAGE_TOKENS)
-        self.kv_memory_bytes = page_count * page_bytes
+        self.context_tokens = min(limit, geometry.global_pages * PAGE_TOKENS)
+        self.kv_memory_bytes = geometry.total_bytes
         self.kv_limits_context = self.context_tokens < limit
         self.tokenizer = Tokenizer.from_bytes(model.tokenizer)
         self.template = (
@@ -80,12 +90,14 @@ class Engine:
         self._runner = Runner(
             native,
             vocab_size=model.spec.vocab_size,
-            page_count=page_count,
+            page_count=geometry.global_pages,
+            local_page_count=geometry.local_pages,
             threads=default_threads() if threads is None else threads,
             isa=isa,
         )
-        self._scheduler = Scheduler(scheduler or SchedulerConfig(), PagePool(page_count))
-        self._page_columns = -(-self.context_tokens // PAGE_TOKENS)
+        self.cache = KvCache(geometry, space=_kv_space(model), copy_page=self._runner.copy_page)
+        self._worker = Worker(self._runner, self.cache, config, self.tokenizer.eos_ids, self._note_finished)
+        self._scheduler = self._worker.scheduler
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # new requests, aborts, stop; and requests finishing
         self._incoming: deque[Request] = deque()
@@ -94,12 +106,7 @@ class Engine:
         self._stopping = False
         self._failure: str | None = None
         self._requests_total = 0
-        self._aborted_total = 0
         self._prompt_tokens_total = 0
-        self._computed_tokens_total = 0
-        self._completion_tokens_total = 0
-        self._steps_total = 0
-        self._step_s_total = 0.0
         # The thread holds the engine weakly between steps, so an engine that is dropped without close() still ends.
         self._thread = threading.Thread(
             target=_run_loop, args=(weakref.ref(self), self._changed), name="duologue-engine", daemon=True
@@ -159,9 +166,19 @@ class Engine:
         return [int(token) for token in cast(Sequence[int], prompt)]
 
     def submit(
-        self, prompt_ids: Sequence[int], params: SamplingParams, on_event: Callable[[TokenEvent], None]
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        on_event: Callable[[TokenEvent], None],
+        *,
+        scope: CacheScope = DEFAULT_SCOPE,
+        marks: PromptMarks = NO_MARKS,
+        choice: int = 0,
     ) -> Request:
         """Queue a request. `on_event` is called on the engine's thread and must neither block nor raise.
+
+        `scope` says with whom its KV may be shared and how it can be forgotten, `marks` what is known of the prompt's turns.
+        Choices of one prompt and seed differ in their noise.
 
         Raises InvalidRequestError when the prompt is empty, holds unknown ids or leaves no room for a reply, and
         EngineStoppedError after `close` or a failure.
@@ -190,10 +207,12 @@ class Engine:
             params,
             seed=secrets.randbits(64) if params.seed is None else params.seed,
             max_total_tokens=len(prompt_ids) + reply_tokens,
-            page_columns=self._page_columns,
             on_event=on_event,
             detokenizer=Detokenizer(self.tokenizer),
             stop_matcher=StopMatcher(params.stop) if params.stop else None,
+            choice=choice,
+            scope=scope,
+            marks=marks,
         )
         with self._lock:
             self._require_running()
@@ -231,11 +250,29 @@ class Engine:
         """One whole reply."""
         return self.generate_batch([prompt], params)[0]
 
+    def generate_choices(
+        self, prompt: Prompt, n: int, params: SamplingParams | None = None
+    ) -> list[Completion]:
+        """`n` replies to one prompt, which is computed once. With temperature 0 they are equal."""
+        ids = self.encode_prompt(prompt)
+        params = params or SamplingParams()
+        if params.seed is None:
+            params = dataclasses.replace(params, seed=secrets.randbits(64))
+        return self._run_all([ids] * n, params, choices=range(n))
+
     def generate_batch(
         self, prompts: Sequence[Prompt], params: SamplingParams | None = None
     ) -> list[Completion]:
         """Whole replies to several prompts, computed together. Raises as `submit`; then nothing of the batch runs on."""
-        params = params or SamplingParams()
+        return self._run_all(
+            [self.encode_prompt(prompt) for prompt in prompts],
+            params or SamplingParams(),
+            choices=[0] * len(prompts),
+        )
+
+    def _run_all(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, choices: Sequence[int]
+    ) -> list[Completion]:
         done: queue.SimpleQueue[int] = queue.SimpleQueue()
         logs: list[list[TokenEvent]] = [[] for _ in prompts]
 
@@ -249,8 +286,8 @@ class Engine:
 
         requests: list[Request] = []
         try:
-            for index, prompt in enumerate(prompts):
-                requests.append(self.submit(self.encode_prompt(prompt), params, collect(index)))
+            for index, (ids, choice) in enumerate(zip(prompts, choices, strict=True)):
+                requests.append(self.submit(ids, params, collect(index), choice=choice))
             for _ in requests:
                 done.get()
         finally:
@@ -258,27 +295,52 @@ class Engine:
                 self.abort(request)
         return [_completion(log) for log in logs]
 
+    def cache_lookup(self, prompt_ids: Sequence[int], scope: CacheScope = DEFAULT_SCOPE) -> CacheLookup:
+        """How much of a prompt is stored. From any thread; runs nothing and changes nothing."""
+        return self.cache.lookup(np.array(prompt_ids, dtype=np.int32), scope.salt)
+
+    def cache_forget(self, tenant: str, key: str) -> ForgetResult:
+        """Remove for good what was stored under a `prompt_cache_key`, as far as no other key reaches it."""
+        return self.cache.forget(tenant, key)
+
+    def cache_forget_salt(self, salt: bytes) -> ForgetResult:
+        """Remove for good everything that was stored under a salt."""
+        return self.cache.forget_salt(salt)
+
     def stats(self) -> EngineStats:
         """Counters and gauges, a consistent enough snapshot for metrics."""
-        scheduler, pool = self._scheduler, self._scheduler.pool
+        worker, scheduler, cache = self._worker, self._scheduler, self.cache.stats()
+        geometry = self.cache.geometry
+        stored_bytes = (
+            cache.stored_pages[0] * geometry.global_page_bytes
+            + cache.stored_pages[1] * geometry.local_page_bytes
+        )
         return EngineStats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting) + len(self._incoming),
             requests_total=self._requests_total,
-            aborted_total=self._aborted_total,
+            aborted_total=worker.aborted_total,
             preemptions_total=scheduler.preemptions_total,
             prompt_tokens_total=self._prompt_tokens_total,
-            computed_tokens_total=self._computed_tokens_total,
-            completion_tokens_total=self._completion_tokens_total,
-            steps_total=self._steps_total,
-            step_s_total=self._step_s_total,
+            computed_tokens_total=worker.computed_tokens_total,
+            completion_tokens_total=worker.completion_tokens_total,
+            steps_total=worker.steps_total,
+            step_s_total=worker.step_s_total,
             forward_s_total=self._runner.forward_s_total,
-            kv_pages_total=pool.page_count,
-            kv_pages_free=pool.free_count,
+            kv_pages_total=sum(cache.total_pages),
+            kv_pages_free=sum(cache.free_pages) + sum(cache.evictable_pages),
             kv_memory_bytes=self.kv_memory_bytes,
             kv_bytes_per_token=self.spec.kv_bytes_per_token,
             workspace_bytes=self._runner.workspace_bytes,
             weight_bytes=self._weight_bytes,
+            cache_pages=sum(cache.stored_pages),
+            cache_bytes=stored_bytes,
+            cache_tokens=cache.stored_tokens,
+            cache_checkpoints=cache.checkpoints,
+            cache_hit_tokens_total=worker.hit_tokens_total,
+            cache_miss_tokens_total={cause.value: count for cause, count in worker.miss_tokens_total.items()},
+            cache_evicted_pages_total=sum(cache.evicted_pages),
+            cache_index_bytes=cache.index_bytes,
         )
 
     @property
@@ -301,7 +363,7 @@ class Engine:
         atexit.unregister(self._close_at_exit)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError when pages and requests disagree. Only while nothing runs."""
+        """Raise an error when pages and requests disagree. Only while nothing runs."""
         self._scheduler.check_integrity()
 
     # ---- the engine's thread ----
@@ -318,94 +380,10 @@ class Engine:
             self._scheduler.add(self._incoming.popleft())
         return self._scheduler.has_work
 
-    def _step(self) -> None:
-        for request in [request for request in self._scheduler.requests() if request.abort_requested]:
-            self._aborted_total += 1
-            self._finish(request, "abort")
-        started = time.perf_counter()
-        chunks = self._scheduler.plan()
-        if not chunks:
-            return
-        sampled, _ = self._runner.step(chunks)
-        self._steps_total += 1
-        row = 0
-        for chunk in chunks:
-            request = chunk.request
-            request.computed += chunk.count
-            self._computed_tokens_total += chunk.count
-            if chunk.samples:
-                self._accept(request, int(sampled[row]))
-                row += 1
-        self._step_s_total += time.perf_counter() - started
-
-    def _accept(self, request: Request, token: int) -> None:
-        """Add a sampled token to a request and say so."""
-        request.append(token)
-        self._completion_tokens_total += 1
-        params = request.params
-        if token in self.tokenizer.eos_ids and not params.ignore_eos:
-            self._finish(request, "stop", (token,))
-            return
-        text = request.detokenizer.push(token) if request.detokenizer else ""
-        if request.stop_matcher is not None and text:
-            text, matched = request.stop_matcher.push(text)
-            if matched is not None:
-                self._finish(request, "stop", (token,), text, flush=False)
-                return
-        if request.total_tokens >= request.max_total_tokens:
-            self._finish(request, "length", (token,), text)
-            return
-        self._emit(request, text, (token,), None)
-
-    def _finish(
-        self,
-        request: Request,
-        reason: FinishReason,
-        token_ids: tuple[int, ...] = (),
-        text: str = "",
-        *,
-        flush: bool = True,
-        error: str | None = None,
-    ) -> None:
-        if flush:
-            # What was held back as the beginning of a character or of a stop string turns out to be neither.
-            tail = request.detokenizer.flush() if request.detokenizer else ""
-            if request.stop_matcher is not None:
-                emitted, matched = request.stop_matcher.push(tail)
-                text += emitted
-                if matched is None:
-                    text += request.stop_matcher.flush()
-                elif reason == "length":
-                    reason = "stop"
-            else:
-                text += tail
-        self._scheduler.finish(request)
-        try:
-            self._emit(request, text, token_ids, reason, error)
-        finally:
-            with self._lock:
-                self._unfinished -= 1
-                self._changed.notify_all()
-
-    def _emit(
-        self,
-        request: Request,
-        text: str,
-        token_ids: tuple[int, ...],
-        reason: FinishReason | None,
-        error: str | None = None,
-    ) -> None:
-        request.on_event(
-            TokenEvent(
-                text=text,
-                token_ids=token_ids,
-                finish_reason=reason,
-                prompt_tokens=request.prompt_tokens,
-                cached_tokens=0,
-                completion_tokens=request.completion_tokens,
-                error=error,
-            )
-        )
+    def _note_finished(self, request: Request) -> None:
+        with self._lock:
+            self._unfinished -= 1
+            self._changed.notify_all()
 
     def _stop_everything(self, failure: str | None) -> None:
         with self._lock:
@@ -415,9 +393,9 @@ class Engine:
         for request in list(self._scheduler.requests()):
             try:
                 if failure is None:
-                    self._finish(request, "abort")
+                    self._worker.finish(request, "abort")
                 else:
-                    self._finish(request, "error", flush=False, error=failure)
+                    self._worker.finish(request, "error", flush=False, error=failure)
             except Exception:  # a callback that raises must not keep the others from hearing that it is over
                 _log.exception("telling request %d that the engine stops failed", request.number)
 
@@ -445,12 +423,21 @@ def _run_loop(reference: weakref.ref[Engine], changed: threading.Condition) -> N
             engine._stop_everything(None)
             return
         try:
-            engine._step()
+            engine._worker.step()
         except Exception as error:
             # A step fails only through a bug or corrupt weights: nothing computed from here on could be trusted.
             _log.exception("the engine's step failed")
             engine._stop_everything(f"{type(error).__name__}: {error}")
             return
+
+
+def _kv_space(model: PackedModel) -> bytes:
+    """What tells apart models whose KV must not be mixed: the layer spec, the KV layout, and the weights by their scales."""
+    digest = hashlib.blake2b(f"{NUMERICS_VERSION} {PAGE_TOKENS} {model.spec.to_json()}".encode())
+    for name in sorted(model.arrays):
+        if name.endswith(".scale"):
+            digest.update(model.arrays[name].tobytes())
+    return digest.digest()
 
 
 def _completion(events: Sequence[TokenEvent]) -> Completion:

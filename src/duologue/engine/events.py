@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +39,10 @@ class Completion:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Counters since the engine started (`_total`) and readings of now."""
+    """Counters since the engine started (`_total`) and readings of now.
+
+    `kv_pages_free` counts pages that a newcomer could have: free ones, and stored ones that no request needs.
+    """
 
     running: int
     waiting: int
@@ -57,3 +61,11 @@ class EngineStats:
     kv_bytes_per_token: int
     workspace_bytes: int
     weight_bytes: int
+    cache_pages: int
+    cache_bytes: int
+    cache_tokens: int
+    cache_checkpoints: int
+    cache_hit_tokens_total: int
+    cache_miss_tokens_total: Mapping[str, int]
+    cache_evicted_pages_total: int
+    cache_index_bytes: int

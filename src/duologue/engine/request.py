@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from duologue.cache.kv_cache import CachedSequence, CacheLookup
+from duologue.cache.scope import DEFAULT_SCOPE, CacheScope
 from duologue.dialogue.detokenizer import Detokenizer
 from duologue.dialogue.stop import StopMatcher
 from duologue.engine.events import TokenEvent
@@ -22,10 +26,46 @@ class RequestState(Enum):
     FINISHED = "finished"
 
 
+class PageTables(Protocol):
+    """Where a sequence's KV lies."""
+
+    def copy_table(self, kind: int, out: npt.NDArray[np.int32]) -> None:
+        """Write the page ids of one kind by position / page size, as many as `out` has room for."""
+
+
+class FixedPages:
+    """Global pages chosen by hand, for benchmarks and tests that run without a cache."""
+
+    def __init__(self, pages: npt.NDArray[np.int32]) -> None:
+        self.pages = pages
+
+    def copy_table(self, kind: int, out: npt.NDArray[np.int32]) -> None:
+        """Pages behind the last one are 0: they are another sequence's columns and are not read."""
+        known = self.pages[: len(out)] if kind == 0 else self.pages[:0]
+        out[: len(known)] = known
+        out[len(known) :] = 0
+
+
+@dataclass(frozen=True)
+class PromptMarks:
+    """What the dialogue layer knows of a prompt, in token positions.
+
+    `turns`: where the last user message begins and where the reply does. `shared`: where what other dialogues have in common
+    ends. `history_begin`: a stored branch that differs from here on is an edited history rather than another dialogue.
+    """
+
+    turns: tuple[int, ...] = ()
+    shared: tuple[int, ...] = ()
+    history_begin: int | None = None
+
+
+NO_MARKS = PromptMarks()
+
+
 class Request:
     """A prompt and the reply being made.
 
-    Only the engine's thread changes it, `abort_requested` excepted. `tokens[:computed]` have their KV in `pages`; the last
+    Only the engine's thread changes it, `abort_requested` excepted. `tokens[:computed]` have their KV in `tables`; the last
     token of a reply is sampled but not yet computed.
     """
 
@@ -37,14 +77,19 @@ class Request:
         *,
         seed: int,
         max_total_tokens: int,
-        page_columns: int,
         on_event: Callable[[TokenEvent], None],
         detokenizer: Detokenizer | None,
         stop_matcher: StopMatcher | None,
+        choice: int = 0,
+        scope: CacheScope = DEFAULT_SCOPE,
+        marks: PromptMarks = NO_MARKS,
     ) -> None:
         self.number = number
         self.params = params
         self.seed = seed
+        self.choice = choice
+        self.scope = scope
+        self.marks = marks
         self.max_total_tokens = max_total_tokens
         self.on_event = on_event
         self.detokenizer = detokenizer
@@ -54,8 +99,11 @@ class Request:
         self.prompt_tokens = len(prompt_ids)
         self.total_tokens = len(prompt_ids)
         self.computed = 0
-        self.page_count = 0
-        self.pages: npt.NDArray[np.int32] = np.zeros(page_columns, dtype=np.int32)
+        self.cached_tokens: int | None = None  # of the prompt, when it was first admitted
+        self.first_lookup: CacheLookup | None = None
+        self.sealed = False
+        self.sequence: CachedSequence | None = None
+        self.tables: PageTables | None = None
         # Room for the prompt at once; replies grow it by doubling, so that a short reply costs no context-sized buffer.
         self._tokens: npt.NDArray[np.int32] = np.array(prompt_ids, dtype=np.int32)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from duologue.cache.kv_cache import GLOBAL, LOCAL
 from duologue.engine.request import Request
 from duologue.engine.scheduler import Chunk
 from duologue.errors import CapacityError, InvalidRequestError
@@ -61,14 +62,23 @@ class Runner:
     """
 
     def __init__(
-        self, model: _native.Model, *, vocab_size: int, page_count: int, threads: int, isa: str = ""
+        self,
+        model: _native.Model,
+        *,
+        vocab_size: int,
+        page_count: int,
+        threads: int,
+        isa: str = "",
+        local_page_count: int = 0,
     ) -> None:
         if not 1 <= threads <= _MAX_THREADS:
             raise InvalidRequestError(
                 f"threads must be between 1 and {_MAX_THREADS}, not {threads}", param="threads"
             )
-        page_bytes = model.global_page_bytes
-        _require_memory(page_count * page_bytes)
+        page_bytes = (model.global_page_bytes, model.local_page_bytes)
+        counts = (page_count, local_page_count)
+        kv_bytes = sum(count * size for count, size in zip(counts, page_bytes, strict=True))
+        _require_memory(kv_bytes)
         isa_name(isa)
         try:
             self._executor = _native.Executor(model, threads, isa)
@@ -77,16 +87,29 @@ class Runner:
                 f"the system refused {threads} engine threads ({error}); lower --threads"
             ) from error
         try:
-            self._kv_memory = _native.HugeBuffer(page_count * page_bytes)
+            # Memory becomes resident when it is first written, so a pool without pages costs nothing.
+            self._kv_memory = [
+                _native.HugeBuffer(max(1, count * size))
+                for count, size in zip(counts, page_bytes, strict=True)
+            ]
         except MemoryError as error:
-            raise CapacityError(
-                f"the system refused {page_count * page_bytes} bytes for KV; lower --kv-memory"
-            ) from error
-        self.kv_pool: npt.NDArray[np.uint8] = self._kv_memory.array().reshape(page_count, page_bytes)
+            raise CapacityError(f"the system refused {kv_bytes} bytes for KV; lower --kv-memory") from error
+        self.kv_pools: tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]] = (
+            self._pool(GLOBAL, page_count, page_bytes[GLOBAL]),
+            self._pool(LOCAL, local_page_count, page_bytes[LOCAL]),
+        )
         self._vocab_size = vocab_size
         self._logits: npt.NDArray[np.float32] = np.empty((1, vocab_size), dtype=np.float32)
         self._check_finite = debug_checks_enabled()
         self.forward_s_total = 0.0
+
+    def _pool(self, kind: int, pages: int, page_bytes: int) -> npt.NDArray[np.uint8]:
+        return self._kv_memory[kind].array()[: pages * page_bytes].reshape(pages, page_bytes)
+
+    def copy_page(self, kind: int, source: int, destination: int) -> None:
+        """Copy the KV of one page; between steps only."""
+        pool = self.kv_pools[kind]
+        pool[destination] = pool[source]
 
     @property
     def workspace_bytes(self) -> int:
@@ -109,11 +132,17 @@ class Runner:
         )
         pages_in_use = -(-(first_position + counts) // PAGE_TOKENS)
         columns = int(pages_in_use.max())
-        page_table = np.empty((len(chunks), columns), dtype=np.int32)
+        page_tables = [
+            np.empty((len(chunks), columns), dtype=np.int32) if pool.shape[1] else _NO_PAGES
+            for pool in self.kv_pools
+        ]
         tokens = np.empty(int(starts[-1]), dtype=np.int32)
         for row, (chunk, start) in enumerate(zip(chunks, starts.tolist(), strict=False)):
             request = chunk.request
-            page_table[row] = request.pages[:columns]
+            assert request.tables is not None
+            for kind, page_table in enumerate(page_tables):
+                if page_table is not _NO_PAGES:
+                    request.tables.copy_table(kind, page_table[row])
             tokens[start : start + chunk.count] = request.tokens[
                 request.computed : request.computed + chunk.count
             ]
@@ -132,10 +161,10 @@ class Runner:
             tokens,
             starts,
             first_position,
-            page_table,
-            _NO_PAGES,
-            self.kv_pool,
-            None,
+            page_tables[GLOBAL],
+            page_tables[LOCAL],
+            self.kv_pools[GLOBAL],
+            self.kv_pools[LOCAL],
             logit_tokens,
             logits,
             rows,
@@ -150,5 +179,12 @@ class Runner:
         rows = np.empty(len(requests), dtype=SAMPLING_ROW)
         for i, request in enumerate(requests):
             params = request.params
-            rows[i] = (params.temperature, params.top_p, params.top_k, 0, request.seed, request.total_tokens)
+            rows[i] = (
+                params.temperature,
+                params.top_p,
+                params.top_k,
+                request.choice,
+                request.seed,
+                request.total_tokens,
+            )
         return rows.view(np.uint8).reshape(len(requests), SAMPLING_ROW.itemsize)

@@ -4,9 +4,12 @@ The policy, in the order it is applied:
 1. Every running request whose prompt is computed decodes one token. Requests are served in order of arrival.
 2. What is left of the step's token budget goes to prompts, oldest first, cut into chunks; several prompts may share a step.
    While something decodes, prompts get at most `prefill_tokens_while_decoding`, so that streams do not stall.
-3. A waiting request is admitted when the free pages hold all of its tokens and one more; later ones do not overtake it.
-4. When a running request needs a page and none is free, the youngest running request gives its pages up and waits to be
-   recomputed. Its tokens are kept, and recomputing gives the same KV, so its stream goes on as if nothing had happened.
+3. A waiting request is admitted on what the cache holds of its prompt, when the pages that can be had (free ones and those that
+   eviction would give) hold the rest and one token more; later ones do not overtake it. One whose prompt another is about
+   to compute waits for that instead, and lets others pass.
+4. When a running request needs a page and none can be had, the youngest running request gives its pages up and waits. What it
+   computed stays in the cache until others need the room, and recomputing gives the same KV, so its stream goes on as if
+   nothing had happened.
 The oldest running request is therefore never preempted by others and always finishes.
 """
 
@@ -16,9 +19,13 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from duologue.cache.page_pool import PagePool
+import numpy as np
+
+from duologue.cache.kv_cache import GLOBAL, LOCAL, CachedSequence, KvCache
 from duologue.engine.request import Request, RequestState
-from duologue.kernels import PAGE_TOKENS
+
+# A newcomer waits for another's prefill when that spares it more than so many tokens: a step's delay has its price too.
+_WORTH_WAITING_TOKENS = 32
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,12 @@ class Chunk:
 class Scheduler:
     """Holds the waiting and running requests and the pages they use. Not thread-safe: the engine's thread owns it."""
 
-    def __init__(self, config: SchedulerConfig, pool: PagePool) -> None:
+    def __init__(self, config: SchedulerConfig, cache: KvCache) -> None:
         self.config = config
-        self.pool = pool
+        self.cache = cache
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # in order of arrival
+        self.admitted: list[Request] = []  # for the first time, since the engine last looked
         self.preemptions_total = 0
 
     @property
@@ -96,32 +104,44 @@ class Scheduler:
             if request.state is RequestState.RUNNING and request.total_tokens - request.computed > 1:
                 budget -= self._prefill(request, budget, chunks)
         # After a preemption pages are short, and what was just evicted must not come back within the same step.
-        may_admit = self.preemptions_total == preemptions_before
-        while may_admit and budget > 0 and self.waiting and len(self.running) < self.config.max_num_seqs:
-            request = self.waiting[0]
-            if self._pages_for(request.total_tokens + 1) > self.pool.free_count - self._promised_pages():
-                break
-            self.waiting.popleft()
-            self._insert_running(request)
-            budget -= self._prefill(request, budget, chunks)
+        if self.preemptions_total == preemptions_before:
+            for request in list(self.waiting):
+                if budget < 1 or len(self.running) >= self.config.max_num_seqs:
+                    break
+                if self._is_being_computed(request):
+                    continue
+                if not self._admit(request):
+                    break
+                budget -= self._prefill(request, budget, chunks)
         return [chunk for chunk in chunks if chunk.request.state is RequestState.RUNNING]
 
-    def finish(self, request: Request) -> None:
-        """Take a request out and free its pages. A request that has finished already is left alone."""
+    def computed(self, chunk: Chunk) -> None:
+        """Take note that a chunk's step has been done: pages that are full enter the cache, and the prompt's end does."""
+        request, page_tokens = chunk.request, self.cache.geometry.page_tokens
+        before = request.computed
+        request.computed += chunk.count
+        seal = not request.sealed and request.computed >= request.prompt_tokens
+        if seal or request.computed // page_tokens > before // page_tokens:
+            assert request.sequence is not None
+            request.sequence.commit(request.tokens, request.computed, seal=seal)
+            request.sealed |= seal
+
+    def finish(self, request: Request, *, keep: bool = True) -> None:
+        """Take a request out; with `keep` what it computed stays in the cache. One that has finished is left alone."""
         if request.state is RequestState.RUNNING:
             self.running.remove(request)
         elif request.state is RequestState.WAITING:
             self.waiting.remove(request)
-        self._release_pages(request)
+        self._close(request, keep=keep)
         request.state = RequestState.FINISHED
 
     def check_integrity(self) -> None:
-        """Raise AssertionError when pages and requests disagree."""
-        self.pool.check_integrity()
-        held = sum(request.page_count for request in self.requests())
-        used = self.pool.page_count - self.pool.free_count
-        assert held == used, f"{used} pages are in use but requests hold {held}"
-        assert all(request.page_count == 0 for request in self.waiting), "a waiting request holds pages"
+        """Raise an error when pages and requests disagree."""
+        self.cache.check_integrity()
+        holding = sum(request.sequence is not None for request in self.requests())
+        sequences = self.cache.stats().sequences
+        assert holding == sequences, f"{sequences} sequences are open for {holding} requests"
+        assert all(request.sequence is None for request in self.waiting), "a waiting request holds pages"
 
     def _prefill(self, request: Request, budget: int, chunks: list[Chunk]) -> int:
         count = min(budget, request.total_tokens - request.computed)
@@ -130,11 +150,63 @@ class Scheduler:
         chunks.append(Chunk(request, count, samples=request.computed + count == request.total_tokens))
         return count
 
-    def _promised_pages(self) -> int:
-        """Pages that running prompts still need before their first token: not free to a newcomer."""
-        return sum(
-            max(0, self._pages_for(request.total_tokens + 1) - request.page_count) for request in self.running
+    def _is_being_computed(self, request: Request) -> bool:
+        """Whether a running prompt will soon have computed much that this one has in common with it."""
+        ids = request.tokens
+        for other in self.running:
+            if other.computed >= other.total_tokens - 1 or other.scope.salt != request.scope.salt:
+                continue
+            count = min(len(ids) - 1, other.total_tokens)
+            differs = ids[:count] != other.tokens[:count]
+            common = int(np.argmax(differs)) if differs.any() else count
+            if common - other.computed <= 0 or common <= _WORTH_WAITING_TOKENS:
+                continue
+            stored = self.cache.lookup(ids[:-1], request.scope.salt).matched_tokens
+            if common - stored > _WORTH_WAITING_TOKENS:
+                return True
+        return False
+
+    def _admit(self, request: Request) -> bool:
+        """Start a waiting request on what the cache holds of it; False when the rest finds no room."""
+        sequence = self.cache.open(
+            request.tokens, request.scope, turns=request.marks.turns, shared=request.marks.shared
         )
+        needed_global, needed_local = self._missing_pages(sequence, request.total_tokens + 1)
+        promised_global, promised_local = self._promised_pages()
+        if needed_global + promised_global > self.cache.available(
+            GLOBAL
+        ) or needed_local + promised_local > self.cache.available(LOCAL):
+            sequence.close(request.tokens, sequence.cached_tokens, keep=False)
+            return False
+        self.cache.copy_pages(sequence)
+        request.sequence = request.tables = sequence
+        request.computed = sequence.cached_tokens
+        if request.cached_tokens is None:
+            request.cached_tokens = sequence.cached_tokens
+            request.first_lookup = sequence.lookup
+            self.admitted.append(request)
+        self.waiting.remove(request)
+        self._insert_running(request)
+        return True
+
+    def _missing_pages(self, sequence: CachedSequence, tokens: int) -> tuple[int, int]:
+        geometry = self.cache.geometry
+        held = sequence.page_count
+        missing = max(0, geometry.pages_for(tokens) - held)
+        # Of what it holds already, the pages of its window are local ones; they make room as it goes on.
+        most_local = geometry.local_pages_for(tokens, self.config.max_batch_tokens)
+        held_local = min(held, geometry.pages_for(geometry.window_tokens))
+        return missing, max(0, min(missing, most_local - held_local))
+
+    def _promised_pages(self) -> tuple[int, int]:
+        """Pages that running prompts still need before their first token: not free to a newcomer."""
+        promised_global = promised_local = 0
+        for request in self.running:
+            assert request.sequence is not None
+            missing = self._missing_pages(request.sequence, request.total_tokens + 1)
+            promised_global += missing[0]
+            promised_local += missing[1]
+        return promised_global, promised_local
 
     def _insert_running(self, request: Request) -> None:
         request.state = RequestState.RUNNING
@@ -145,31 +217,24 @@ class Scheduler:
 
     def _ensure_pages(self, request: Request, tokens: int) -> bool:
         """Allocate what `tokens` positions need; False when the request itself was preempted for lack of pages."""
-        needed = self._pages_for(tokens)
-        while request.page_count < needed:
-            if not self.pool.free_count:
-                youngest = self.running[-1]
-                self._preempt(youngest)
-                if youngest is request:
-                    return False
-                continue
-            request.pages[request.page_count] = self.pool.allocate()
-            request.page_count += 1
+        assert request.sequence is not None
+        while not request.sequence.reserve(tokens):
+            youngest = self.running[-1]
+            self._preempt(youngest)
+            if youngest is request:
+                return False
         return True
 
     def _preempt(self, request: Request) -> None:
         self.running.remove(request)
-        self._release_pages(request)
-        request.computed = 0
+        self._close(request, keep=True)
         request.state = RequestState.WAITING
         self.waiting.appendleft(request)
         self.preemptions_total += 1
 
-    def _release_pages(self, request: Request) -> None:
-        for page in request.pages[: request.page_count]:
-            self.pool.release(int(page))
-        request.page_count = 0
-
-    @staticmethod
-    def _pages_for(tokens: int) -> int:
-        return -(-tokens // PAGE_TOKENS)
+    def _close(self, request: Request, *, keep: bool) -> None:
+        if request.sequence is not None:
+            request.sequence.close(request.tokens, request.computed, keep=keep)
+        request.sequence = request.tables = None
+        request.computed = 0
+        request.sealed = False

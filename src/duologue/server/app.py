@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -22,21 +23,41 @@ from duologue.api.errors import (
     unknown_url,
 )
 from duologue.api.replies import model_object
+from duologue.server.access import Guarded
+from duologue.server.cache import CACHE_PATH, CacheDeletion, CacheLookup
 from duologue.server.completions import ChatCompletions
 from duologue.server.flight import Flights
 from duologue.server.http import send_error, send_json, send_response
 from duologue.server.mailbox import Postman
 from duologue.server.metrics import Metrics
 from duologue.server.page import page_resources
+from duologue.server.prompts import Prompts
+from duologue.server.tenant_cache import TenantCache
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from duologue.api.tenants import Tenants
     from duologue.engine.engine import Engine
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 
 _GET = ["GET"]
+
+
+class _AnythingConvertor(Convertor[str]):
+    """The rest of a path, line ends included, which `path` leaves out."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("anything", _AnythingConvertor())
 
 
 @dataclass(frozen=True)
@@ -46,19 +67,32 @@ class Service:
     app: Starlette
     flights: Flights
     metrics: Metrics
+    cache: TenantCache
 
 
-def create_service(engine: Engine, max_body_bytes: int = MAX_BODY_BYTES) -> Service:
+def create_service(engine: Engine, tenants: Tenants, max_body_bytes: int = MAX_BODY_BYTES) -> Service:
     """Builds the application for `engine`. To be called on the event loop that will serve it."""
     flights = Flights(engine)
     metrics = Metrics(engine.stats, engine.model_name)
     postman = Postman(asyncio.get_running_loop())
-    completions = ChatCompletions(engine, flights, postman, metrics, max_body_bytes)
+    prompts = Prompts(engine)
+    cache = TenantCache(engine, prompts)
+    completions = ChatCompletions(engine, prompts, cache, flights, postman, metrics, max_body_bytes)
+    lookup = CacheLookup(prompts, cache, metrics, max_body_bytes)
+    deletion = CacheDeletion(cache, metrics, whole_tenant=False)
+    tenant_deletion = CacheDeletion(cache, metrics, whole_tenant=True)
     models = _Models(engine)
+
+    def guarded(path: str, endpoint: ASGIApp, methods: list[str]) -> Route:
+        return Route(path, Guarded(endpoint, tenants, metrics), methods=methods)
+
     routes = [
-        Route("/v1/chat/completions", completions, methods=["POST"]),
-        Route("/v1/models", models, methods=_GET),
-        Route("/v1/models/{model:path}", models, methods=_GET),
+        guarded("/v1/chat/completions", completions, ["POST"]),
+        guarded("/v1/models", models, _GET),
+        guarded("/v1/models/{model:path}", models, _GET),
+        guarded(f"{CACHE_PATH}/lookup", lookup, ["POST"]),
+        guarded(CACHE_PATH, tenant_deletion, ["DELETE"]),
+        guarded(CACHE_PATH + "/{key:anything}", deletion, ["DELETE"]),
         Route("/health", _Health(engine), methods=_GET),
         Route("/ready", _Ready(engine, flights), methods=_GET),
         Route("/metrics", _Exposition(metrics), methods=_GET),
@@ -67,7 +101,7 @@ def create_service(engine: Engine, max_body_bytes: int = MAX_BODY_BYTES) -> Serv
     handlers = {HTTPException: _on_http_exception, Exception: _on_exception}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return Service(app, flights, metrics)
+    return Service(app, flights, metrics, cache)
 
 
 class _Models:
@@ -108,6 +142,8 @@ class _Ready:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._flights.draining:
             await send_json(send, {"status": "draining"}, 503)
+        elif self._flights.warming:
+            await send_json(send, {"status": "warming"}, 503)
         elif self._engine.failure is not None:
             await send_json(send, {"status": "engine stopped"}, 503)
         else:

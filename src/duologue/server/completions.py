@@ -7,29 +7,31 @@ import functools
 import logging
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from duologue.api.chat import ChatCompletionRequest, parse_chat_request
-from duologue.api.errors import HttpError, ModelNotFoundError, error_response
+from duologue.api.errors import HttpError, error_response
 from duologue.api.replies import ChunkEncoder, Usage, chat_completion, error_event
+from duologue.engine.request import PromptMarks
 from duologue.errors import DuologueError
+from duologue.server.access import tenant_of
 from duologue.server.http import ClientDisconnected, read_body, send_error, send_json
 from duologue.server.mailbox import Mailbox, Postman
 from duologue.server.metrics import Metrics, RequestClock
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from starlette.types import Receive, Scope, Send
 
+    from duologue.api.chat import ChatCompletionRequest
+    from duologue.dialogue.encoded_dialogue import EncodedDialogue
     from duologue.engine.engine import Engine
     from duologue.engine.events import TokenEvent
     from duologue.server.flight import Flights
+    from duologue.server.prompts import Prompts
+    from duologue.server.tenant_cache import TenantCache
 
 logger = logging.getLogger("duologue.server")
-
-# What takes about a millisecond on the event loop; more of it must not hold up the streams of others.
-_INLINE_PARSE_BYTES = 128 * 1024
-_INLINE_ENCODE_CHARS = 8192
-_CHARS_PER_MESSAGE = 64  # rendering costs something for each message, however short
 
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -43,13 +45,23 @@ class ChatCompletions:
     """The endpoint, as a plain ASGI application."""
 
     def __init__(
-        self, engine: Engine, flights: Flights, postman: Postman, metrics: Metrics, max_body_bytes: int
+        self,
+        engine: Engine,
+        prompts: Prompts,
+        cache: TenantCache,
+        flights: Flights,
+        postman: Postman,
+        metrics: Metrics,
+        max_body_bytes: int,
     ) -> None:
         self._engine = engine
+        self._prompts = prompts
+        self._cache = cache
         self._flights = flights
         self._postman = postman
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
+        self._has_windows = any(layer.window for layer in engine.spec.layers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         clock = RequestClock(self._metrics)
@@ -63,7 +75,7 @@ class ChatCompletions:
         self._metrics.in_flight.inc()
         try:
             body = await read_body(scope, receive, self._max_body_bytes)
-            outcome = await self._reply(body, receive, send, clock)
+            outcome = await self._reply(body, tenant_of(scope), receive, send, clock)
         except ClientDisconnected:
             outcome = "disconnect"
         except DuologueError as error:
@@ -75,46 +87,48 @@ class ChatCompletions:
             self._metrics.in_flight.dec()
             clock.end(outcome)
 
-    async def _reply(self, body: bytes, receive: Receive, send: Send, clock: RequestClock) -> str:
+    async def _reply(
+        self, body: bytes, tenant: str, receive: Receive, send: Send, clock: RequestClock
+    ) -> str:
         """Runs one generation; returns its outcome. Raises only before the response starts."""
-        loop = asyncio.get_running_loop()
-        if len(body) <= _INLINE_PARSE_BYTES:
-            request = parse_chat_request(body)
-        else:
-            request = await loop.run_in_executor(None, parse_chat_request, body)
-        engine = self._engine
-        if request.model != engine.model_name:
-            raise ModelNotFoundError(request.model, engine.model_name)
+        request = await self._prompts.parse(body)
         params = request.sampling_params()
-        prompt_ids = await self._encode(request)
-        mailbox = Mailbox(loop)
-        handle = engine.submit(prompt_ids, params, functools.partial(self._postman.post, mailbox))
+        cache_scope = self._cache.scope(request, tenant)
+        prompt = await self._prompts.encode(request, cache_scope)
+        # Of what is stored now, before the prompt itself is.
+        report = self._cache.report(prompt, cache_scope) if request.explain_cache else None
+        mailbox = Mailbox(asyncio.get_running_loop())
+        post = functools.partial(self._postman.post, mailbox)
+        handle = self._engine.submit(
+            prompt.ids.tolist(), params, post, scope=cache_scope, marks=self._marks(prompt)
+        )
+        reply = _Reply(report)
         self._flights.started(handle)
         watcher = asyncio.ensure_future(_watch(receive, mailbox))
         try:
             if request.stream:
-                return await self._stream(request, mailbox, send, clock)
-            return await self._whole(mailbox, send, clock)
+                return await self._stream(request, reply, mailbox, send, clock)
+            return await self._whole(reply, mailbox, send, clock)
         finally:
+            # Also what was stopped half-way: the client may continue it.
+            ids = reply.ids_without_end(() if request.ignore_eos else self._engine.tokenizer.eos_ids)
+            self._prompts.remember(cache_scope, prompt, reply.text, ids)
             watcher.cancel()
             self._flights.stop(handle)
 
-    async def _encode(self, request: ChatCompletionRequest) -> list[int]:
-        messages = request.template_messages()
-        if sum(len(message["content"]) + _CHARS_PER_MESSAGE for message in messages) <= _INLINE_ENCODE_CHARS:
-            return self._engine.encode_chat(messages)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, self._engine.encode_chat, messages)
+    def _marks(self, prompt: EncodedDialogue) -> PromptMarks:
+        # Where turns begin matters only to windows of local KV.
+        turns = prompt.turn_boundaries if self._has_windows else None
+        return PromptMarks(turns=turns or (), history_begin=prompt.history_begin)
 
-    async def _whole(self, mailbox: Mailbox, send: Send, clock: RequestClock) -> str:
-        texts: list[str] = []
+    async def _whole(self, reply: _Reply, mailbox: Mailbox, send: Send, clock: RequestClock) -> str:
         while True:
             events = await mailbox.take()
             if not events:
                 return "disconnect"
             for event, at_s in events:
                 clock.token(event, at_s)
-                texts.append(event.text)
+                reply.add(event)
             last = events[-1][0]
             if last.finish_reason is not None:
                 break
@@ -123,15 +137,21 @@ class ChatCompletions:
             _completion_id(),
             int(time.time()),
             self._engine.model_name,
-            "".join(texts),
+            reply.text,
             last.finish_reason,
             _usage(last),
+            reply.cache_report,
         )
         await send_json(send, completion)
         return last.finish_reason
 
     async def _stream(
-        self, request: ChatCompletionRequest, mailbox: Mailbox, send: Send, clock: RequestClock
+        self,
+        request: ChatCompletionRequest,
+        reply: _Reply,
+        mailbox: Mailbox,
+        send: Send,
+        clock: RequestClock,
     ) -> str:
         encoder = ChunkEncoder(
             _completion_id(), int(time.time()), self._engine.model_name, with_usage=request.include_usage
@@ -143,6 +163,7 @@ class ChatCompletions:
                 return "disconnect"
             for event, at_s in events:
                 clock.token(event, at_s)
+                reply.add(event)
             last = events[-1][0]
             text = last.text if len(events) == 1 else "".join([event.text for event, _ in events])
             reason = last.finish_reason
@@ -158,11 +179,32 @@ class ChatCompletions:
                 continue
             try:
                 _raise_failure(last)
-                chunk += encoder.finish(reason, _usage(last))
+                chunk += encoder.finish(reason, _usage(last), reply.cache_report)
             except DuologueError as error:
                 chunk += error_event(error_response(error).body())
             await send({"type": "http.response.body", "body": chunk})
             return reason
+
+
+class _Reply:
+    """What has been generated so far."""
+
+    def __init__(self, cache_report: Mapping[str, Any] | None) -> None:
+        self.cache_report = cache_report
+        self._texts: list[str] = []
+        self._ids: list[int] = []
+
+    def add(self, event: TokenEvent) -> None:
+        self._texts.append(event.text)
+        self._ids.extend(event.token_ids)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    def ids_without_end(self, end_ids: Collection[int]) -> list[int]:
+        """The ids, less the one that ended the reply, which the template writes itself."""
+        return self._ids[:-1] if self._ids and self._ids[-1] in end_ids else self._ids
 
 
 async def _watch(receive: Receive, mailbox: Mailbox) -> None:

@@ -22,6 +22,7 @@ class Flights:
         self._empty = asyncio.Event()
         self._empty.set()
         self.draining = False
+        self.warming = False  # the cache is being filled; replies are given, but others are better asked
 
     def enter(self) -> None:
         """Counts a request in before it reaches the engine. Raises `HttpError` 503 while draining."""

@@ -70,4 +70,6 @@ async def send_error(send: Send, error: ErrorResponse, headers: Headers | None =
         headers.append((b"connection", b"close"))
     if error.status == 503:
         headers.append((b"retry-after", b"1"))
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
     await send_response(send, error.status, error.body(), b"application/json", headers)

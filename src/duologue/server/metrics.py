@@ -33,6 +33,9 @@ _ENGINE_GAUGES = {
     "kv_memory_bytes": ("duologue_kv_memory_bytes", "Bytes of the KV pool"),
     "weight_bytes": ("duologue_weight_bytes", "Bytes of the packed weights"),
     "workspace_bytes": ("duologue_workspace_bytes", "Bytes of the forward step's buffers"),
+    "cache_pages": ("duologue_cache_pages", "KV pages that hold something reusable"),
+    "cache_bytes": ("duologue_cache_bytes", "Bytes of the KV pages that hold something reusable"),
+    "cache_index_bytes": ("duologue_cache_index_bytes", "Bytes of the index that finds stored prefixes"),
 }
 _ENGINE_COUNTERS = {
     "requests_total": ("duologue_engine_requests", "Requests that the engine accepted"),
@@ -41,6 +44,7 @@ _ENGINE_COUNTERS = {
     "prompt_tokens_total": ("duologue_prompt_tokens", "Prompt tokens of all requests"),
     "computed_tokens_total": ("duologue_computed_tokens", "Tokens that went through the model"),
     "completion_tokens_total": ("duologue_completion_tokens", "Generated tokens of all requests"),
+    "cache_evicted_pages_total": ("duologue_cache_evicted_pages", "KV pages that were evicted"),
     "steps_total": ("duologue_engine_steps", "Engine steps"),
     "step_s_total": ("duologue_engine_step_seconds", "Time in engine steps"),
     "forward_s_total": ("duologue_engine_forward_seconds", "Time in the model's forward step"),
@@ -57,6 +61,17 @@ class _EngineCollector(Collector):
             yield GaugeMetricFamily(name, text, value=getattr(stats, field))
         for field, (name, text) in _ENGINE_COUNTERS.items():
             yield CounterMetricFamily(name, text, value=getattr(stats, field))
+        hits = CounterMetricFamily(
+            "duologue_cache_hit_tokens", "Prompt tokens whose KV was stored, by where", labels=["tier"]
+        )
+        hits.add_metric(["memory"], stats.cache_hit_tokens_total)
+        yield hits
+        misses = CounterMetricFamily(
+            "duologue_cache_miss_tokens", "Prompt tokens that were computed, by why", labels=["cause"]
+        )
+        for cause, tokens in stats.cache_miss_tokens_total.items():
+            misses.add_metric([cause], tokens)
+        yield misses
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -78,6 +93,15 @@ class Metrics:
         )
         self.in_flight = Gauge(
             "duologue_chat_requests_in_flight", "Chat completions in work", registry=registry
+        )
+        self.unauthorized = Counter(
+            "duologue_unauthorized_requests", "Requests without a valid API key", registry=registry
+        )
+        self.lookups = Counter(
+            "duologue_cache_lookups", "Lookups that ran nothing, for routers", registry=registry
+        )
+        self.forgotten_pages = Counter(
+            "duologue_cache_forgotten_pages", "KV pages that clients had deleted", registry=registry
         )
         self.first_token = Histogram(
             "duologue_time_to_first_token_seconds",

@@ -17,6 +17,8 @@ _FILES = {
     "/": ("page.html", b"text/html; charset=utf-8"),
     "/static/page.css": ("page.css", b"text/css; charset=utf-8"),
     "/static/page.js": ("page.js", b"text/javascript; charset=utf-8"),
+    "/static/access.js": ("access.js", b"text/javascript; charset=utf-8"),
+    "/static/tokens.js": ("tokens.js", b"text/javascript; charset=utf-8"),
     "/static/stream.js": ("stream.js", b"text/javascript; charset=utf-8"),
     "/static/render.js": ("render.js", b"text/javascript; charset=utf-8"),
     "/static/icon.svg": ("icon.svg", b"image/svg+xml"),

@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from duologue.api.tenants import AnonymousTenants, KeyFileTenants
 from duologue.server.app import MAX_BODY_BYTES, Service, create_service
 
 if TYPE_CHECKING:
+    from duologue.api.tenants import Tenants
     from duologue.engine.engine import Engine
+    from duologue.server.warm import Warmer
 
 logger = logging.getLogger("duologue.server")
 
@@ -31,19 +34,26 @@ _BACKLOG = 1024
 
 
 class Server:
-    """Serves one engine until told to stop; the engine stays open. `stop` may be called from any thread."""
+    """Serves one engine until told to stop; the engine stays open. `stop` may be called from any thread.
+
+    With a `warmer` the cache is filled once the listener is open; until that is done `/ready` is false.
+    """
 
     def __init__(
         self,
         engine: Engine,
         sock: socket.socket,
         *,
+        tenants: Tenants | None = None,
+        warmer: Warmer | None = None,
         drain_timeout_s: float = 30.0,
         max_body_bytes: int = MAX_BODY_BYTES,
         access_log: bool = False,
     ) -> None:
         self._engine = engine
         self._sock = sock
+        self._tenants: Tenants = tenants or AnonymousTenants()
+        self._warmer = warmer
         self._drain_timeout_s = drain_timeout_s
         self._max_body_bytes = max_body_bytes
         self._access_log = access_log
@@ -51,11 +61,13 @@ class Server:
         self._service: Service | None = None
         self._http: _HttpServer | None = None
         self._drain: asyncio.Task[None] | None = None
+        self._warming: asyncio.Task[None] | None = None
 
     def run(self, on_ready: Callable[[], None] = lambda: None, *, handle_signals: bool = True) -> None:
-        """Blocks until the server has stopped. `on_ready` is called once requests are answered.
+        """Blocks until the server has stopped. `on_ready` is called once requests are answered and the cache is warm.
 
-        With `handle_signals` (main thread only) SIGTERM and SIGINT stop the server.
+        With `handle_signals` (main thread only) SIGTERM and SIGINT stop the server, and SIGHUP reads the API keys again. Raises
+        what the warmer raises.
         """
         _run_loop(self._serve(on_ready, handle_signals))
 
@@ -67,7 +79,8 @@ class Server:
 
     async def _serve(self, on_ready: Callable[[], None], handle_signals: bool) -> None:
         self._loop = loop = asyncio.get_running_loop()
-        self._service = create_service(self._engine, self._max_body_bytes)
+        self._service = create_service(self._engine, self._tenants, self._max_body_bytes)
+        self._service.flights.warming = self._warmer is not None
         self._http = _HttpServer(
             uvicorn.Config(
                 self._service.app,
@@ -84,16 +97,40 @@ class Server:
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
             ),
-            on_ready,
+            lambda: self._on_started(on_ready),
         )
         if handle_signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_stop)
+            if isinstance(self._tenants, KeyFileTenants):
+                loop.add_signal_handler(signal.SIGHUP, self._tenants.reload)
         await self._http.serve(sockets=[self._sock])
+        if self._warming is not None:
+            await self._warming
+
+    def _on_started(self, on_ready: Callable[[], None]) -> None:
+        if self._warmer is None:
+            on_ready()
+        else:
+            self._warming = asyncio.ensure_future(self._warm(self._warmer, on_ready))
+
+    async def _warm(self, warmer: Warmer, on_ready: Callable[[], None]) -> None:
+        assert self._service is not None
+        assert self._http is not None
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, warmer.run)
+        except BaseException:
+            self._http.should_exit = True
+            raise
+        self._service.flights.warming = False
+        if not self._service.flights.draining:
+            on_ready()
 
     def _on_stop(self) -> None:
         assert self._service is not None
         assert self._http is not None
+        if self._warmer is not None:
+            self._warmer.cancel()
         if self._drain is None:
             if running := self._service.flights.count:
                 logger.warning(

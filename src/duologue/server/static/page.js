@@ -1,9 +1,12 @@
+import { useKey, withKey } from "./access.js";
 import { render } from "./render.js";
 import { chatChunks } from "./stream.js";
+import { promptBar } from "./tokens.js";
 
 const at = (id) => document.getElementById(id);
 const [scroll, welcome, dialogue, text] = [at("scroll"), at("welcome"), at("dialogue"), at("text")];
 const [send, stop, modelBadge] = [at("send"), at("stop"), at("model")];
+const [access, key, accessFault] = [at("access"), at("key"), at("access-fault")];
 
 // Small models ramble at the API's default temperature of 1.
 const SAMPLING = { temperature: 0.7, top_p: 0.95 };
@@ -14,12 +17,14 @@ let running = null; // the AbortController of the reply in progress
 
 async function loadModel() {
   try {
-    const response = await fetch("/v1/models");
+    const response = await fetch("/v1/models", { headers: withKey() });
+    if (response.status === 401) return askForKey();
     const entry = (await response.json()).data[0];
     model = entry.id;
     modelBadge.textContent = model;
     modelBadge.title = `${entry.context_tokens.toLocaleString()} tokens of context`;
     modelBadge.classList.remove("bad");
+    access.hidden = true;
     document.title = `${model} · duologue`;
   } catch {
     modelBadge.textContent = "server not reachable";
@@ -29,11 +34,21 @@ async function loadModel() {
   update();
 }
 
+function askForKey() {
+  accessFault.textContent = withKey().authorization ? "The server does not know this key." : "";
+  modelBadge.textContent = "API key needed";
+  modelBadge.classList.add("bad");
+  model = null;
+  access.hidden = false;
+  update();
+  key.focus();
+}
+
 function update() {
   send.hidden = running !== null;
   stop.hidden = running === null;
   send.disabled = model === null || !text.value.trim();
-  welcome.hidden = dialogue.childElementCount > 0;
+  welcome.hidden = dialogue.childElementCount > 0 || !access.hidden;
 }
 
 function addTurn(role) {
@@ -60,6 +75,7 @@ function fail(turn, error) {
   failure.textContent = error instanceof TypeError ? "The server cannot be reached. Is it still running?" : error.message;
   if (error.code === "context_length_exceeded") failure.textContent += " A new chat starts with an empty context.";
   turn.append(failure);
+  if (error.code === "invalid_api_key") askForKey();
 }
 
 function describe({ askedMs, firstMs, lastMs, pieces, usage, reason }) {
@@ -71,8 +87,6 @@ function describe({ askedMs, firstMs, lastMs, pieces, usage, reason }) {
     parts.push(`${about}${(((tokens - 1) * 1000) / (lastMs - firstMs)).toFixed(1)} tokens/s`);
   }
   if (tokens) parts.push(`${about}${tokens} tokens`);
-  const cached = usage?.prompt_tokens_details?.cached_tokens;
-  if (usage) parts.push(`prompt ${usage.prompt_tokens}${cached ? ` (${cached} cached)` : ""}`);
   if (reason === "length") parts.push("cut at the length limit");
   if (reason === "stopped") parts.push("stopped");
   return parts.join(" · ");
@@ -121,6 +135,7 @@ async function ask(question) {
   }
   turn.classList.remove("waiting", "streaming");
   paint();
+  if (state.usage) keepAtEnd(() => figures.after(promptBar(state.usage)));
   // What was said stays in the dialogue, a stopped reply included; a question without an answer does not.
   if (reply) chat.push({ role: "assistant", content: reply });
   else chat.pop();
@@ -147,6 +162,15 @@ function newChat() {
   text.focus();
 }
 
+access.addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (useKey(key.value)) {
+    key.value = "";
+    loadModel();
+  } else {
+    accessFault.textContent = "A key has no spaces and no letters outside ASCII.";
+  }
+});
 at("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   submit();

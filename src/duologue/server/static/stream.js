@@ -1,5 +1,7 @@
 // A streamed chat completion, as an async iterator over its parsed chunks.
 
+import { withKey } from "./access.js";
+
 /** An error that the server answered with, in OpenAI's shape; `code` may be null. */
 export class ServerError extends Error {
   constructor(error, status) {
@@ -12,7 +14,7 @@ export class ServerError extends Error {
 export async function* chatChunks(request, signal) {
   const response = await fetch("/v1/chat/completions", {
     method: "POST",
-    headers: { "content-type": "application/json" },
+    headers: withKey({ "content-type": "application/json" }),
     body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } }),
     signal,
   });

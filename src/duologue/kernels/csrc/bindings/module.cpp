@@ -12,4 +12,5 @@ NB_MODULE(_native, m) {
     duologue::register_attention(m);
     duologue::register_bench(m);
     duologue::register_executor(m);
+    duologue::register_prefix_cache(m);
 }

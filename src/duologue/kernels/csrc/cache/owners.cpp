@@ -1,0 +1,127 @@
+// Whose branches are whose: each finished sequence leaves its end (a tail) under its owner, so that the owner can be forgotten
+// without touching what others reach.
+#include <algorithm>
+
+#include "cache/prefix_cache.h"
+
+namespace duologue {
+
+int32_t PrefixCache::take_owner(const std::string& owner) {
+    const auto found = owner_ids_.find(owner);
+    if (found != owner_ids_.end()) return found->second;
+    int32_t id;
+    if (free_owners_.empty()) {
+        id = static_cast<int32_t>(owner_names_.size());
+        owner_names_.emplace_back();
+        owner_tails_.emplace_back();
+        owner_sequences_.push_back(0);
+    } else {
+        id = free_owners_.back();
+        free_owners_.pop_back();
+    }
+    owner_names_[size_t(id)] = owner;
+    owner_ids_.emplace(owner, id);
+    return id;
+}
+
+void PrefixCache::drop_owner_if_unused(int32_t owner) {
+    const auto at = static_cast<size_t>(owner);
+    if (owner_sequences_[at] > 0 || !owner_tails_[at].empty()) return;
+    const auto known = owner_ids_.find(owner_names_[at]);
+    if (known == owner_ids_.end() || known->second != owner) return;
+    owner_ids_.erase(known);
+    owner_names_[at] = {};
+    free_owners_.push_back(owner);
+}
+
+void PrefixCache::add_tail(int32_t owner, int32_t node) {
+    // The ends of the owner's earlier turns on this branch are part of it now.
+    for (int32_t at = nodes_[node].parent; at != kNone; at = nodes_[at].parent)
+        if (nodes_[at].has_tails) drop_tail(owner, at);
+    if (!owner_tails_[size_t(owner)].insert(node).second) return;
+    tails_[node].push_back(owner);
+    nodes_[node].has_tails = true;
+}
+
+// The owner itself stays known; the caller drops it when it is not used any more.
+void PrefixCache::drop_tail(int32_t owner, int32_t node) {
+    if (owner_tails_[size_t(owner)].erase(node) == 0) return;
+    const auto found = tails_.find(node);
+    found->second.erase(std::find(found->second.begin(), found->second.end(), owner));
+    if (found->second.empty()) {
+        tails_.erase(found);
+        nodes_[node].has_tails = false;
+    }
+}
+
+void PrefixCache::move_tails(int32_t from, int32_t to) {
+    if (!nodes_[from].has_tails) return;
+    const std::vector<int32_t> owners = tails_[from];
+    for (const int32_t owner : owners) {
+        drop_tail(owner, from);
+        if (nodes_[to].parent != kNone && owner_tails_[size_t(owner)].insert(to).second) {
+            tails_[to].push_back(owner);
+            nodes_[to].has_tails = true;
+        }
+        drop_owner_if_unused(owner);
+    }
+}
+
+// Removes a page and those above it that nobody else stored or uses.
+void PrefixCache::prune(int32_t node, Forgotten& forgotten) {
+    while (nodes_[node].parent != kNone && nodes_[node].locks == 0 && !nodes_[node].has_tails && !nodes_[node].children) {
+        const int32_t parent = nodes_[node].parent;
+        ++forgotten.pages;
+        forgotten.tokens += nodes_[node].token_count;
+        remove_leaf(node, false);
+        node = parent;
+    }
+}
+
+Forgotten PrefixCache::forget(const std::string& owner) {
+    const std::lock_guard guard(mutex_);
+    Forgotten forgotten;
+    const auto found = owner_ids_.find(owner);
+    if (found == owner_ids_.end()) return forgotten;
+    const int32_t id = found->second;
+    for (Sequence& sequence : sequences_)
+        if (sequence.in_use && sequence.owner == id) sequence.forget = true;
+    const std::vector<int32_t> tails(owner_tails_[size_t(id)].begin(), owner_tails_[size_t(id)].end());
+    for (const int32_t node : tails) drop_tail(id, node);
+    for (const int32_t node : tails) {
+        if (!nodes_[node].in_use) continue;  // it went with another tail of the same owner
+        const int32_t root = nodes_[node].root;
+        prune(node, forgotten);
+        drop_root_if_empty(root);
+    }
+    drop_owner_if_unused(id);
+    return forgotten;
+}
+
+Forgotten PrefixCache::forget_space(const std::string& space) {
+    const std::lock_guard guard(mutex_);
+    Forgotten forgotten;
+    const int32_t root = find_root(space);
+    if (root == kNone) return forgotten;
+    for (Sequence& sequence : sequences_)
+        if (sequence.in_use && sequence.root == root) sequence.forget = true;
+    std::vector<int32_t> nodes;
+    for (size_t i = 0; i < nodes_.size(); ++i)
+        if (nodes_[i].in_use && nodes_[i].root == root && nodes_[i].parent != kNone) nodes.push_back(static_cast<int32_t>(i));
+    std::sort(nodes.begin(), nodes.end(), [this](int32_t a, int32_t b) { return nodes_[a].depth > nodes_[b].depth; });
+    for (const int32_t node : nodes) {
+        while (nodes_[node].has_tails) {
+            const int32_t owner = tails_[node].back();
+            drop_tail(owner, node);
+            drop_owner_if_unused(owner);
+        }
+        if (nodes_[node].locks > 0) continue;
+        ++forgotten.pages;
+        forgotten.tokens += nodes_[node].token_count;
+        remove_leaf(node, false);
+    }
+    drop_root_if_empty(root);
+    return forgotten;
+}
+
+}  // namespace duologue
