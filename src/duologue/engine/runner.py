@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import struct
 import time
 from collections.abc import Sequence
 
@@ -15,17 +17,8 @@ from duologue.engine.scheduler import Chunk
 from duologue.errors import CapacityError, InvalidRequestError
 from duologue.kernels import PAGE_TOKENS, _native, isa_name
 
-SAMPLING_ROW = np.dtype(
-    [
-        ("temperature", "<f4"),
-        ("top_p", "<f4"),
-        ("top_k", "<i4"),
-        ("choice", "<u4"),
-        ("seed", "<u8"),
-        ("position", "<u8"),
-    ]
-)
-"""Mirrors SamplingRow in csrc/runtime/sampler.h."""
+_SAMPLING_ROW = struct.Struct("<ffiIQQ")
+"""temperature, top_p, top_k, choice, seed, position: mirrors SamplingRow in csrc/runtime/sampler.h."""
 
 _MAX_THREADS = 1024
 _ADDRESS_BYTES = 1 << 47
@@ -124,38 +117,35 @@ class Runner:
         Returns the sampled ids [chunks that sample] in order, and the logits [rows, vocab]: rows of those last tokens, or
         of every token of the step when `every_logit`. The logits are a view that the next step overwrites.
         """
-        counts = np.fromiter((chunk.count for chunk in chunks), dtype=np.int32, count=len(chunks))
-        starts = np.zeros(len(chunks) + 1, dtype=np.int32)
-        np.cumsum(counts, out=starts[1:])
-        first_position = np.fromiter(
-            (chunk.request.computed for chunk in chunks), dtype=np.int32, count=len(chunks)
-        )
-        pages_in_use = -(-(first_position + counts) // PAGE_TOKENS)
-        columns = int(pages_in_use.max())
+        # Between two steps of a decode every call is cold in the caches: few array operations, and none on scalars.
+        requests = [chunk.request for chunk in chunks]
+        bounds = list(itertools.accumulate((chunk.count for chunk in chunks), initial=0))
+        ends = [request.computed + chunk.count for request, chunk in zip(requests, chunks, strict=True)]
+        columns = -(-max(ends) // PAGE_TOKENS)
         page_tables = [
             np.empty((len(chunks), columns), dtype=np.int32) if pool.shape[1] else _NO_PAGES
             for pool in self.kv_pools
         ]
-        tokens = np.empty(int(starts[-1]), dtype=np.int32)
-        for row, (chunk, start) in enumerate(zip(chunks, starts.tolist(), strict=False)):
-            request = chunk.request
+        for row, request in enumerate(requests):
             assert request.tables is not None
             for kind, page_table in enumerate(page_tables):
                 if page_table is not _NO_PAGES:
                     request.tables.copy_table(kind, page_table[row])
-            tokens[start : start + chunk.count] = request.tokens[
-                request.computed : request.computed + chunk.count
-            ]
-        sampling = [row for row, chunk in enumerate(chunks) if chunk.samples]
+        tokens = np.concatenate(
+            [request.tokens[request.computed : end] for request, end in zip(requests, ends, strict=True)]
+        )
         if every_logit:
-            logit_tokens = np.arange(len(tokens), dtype=np.int32)
+            logit_tokens = np.arange(bounds[-1], dtype=np.int32)
         else:
-            logit_tokens = starts[1:][sampling] - np.int32(1)
+            last = [end - 1 for end, chunk in zip(bounds[1:], chunks, strict=True) if chunk.samples]
+            logit_tokens = np.array(last, dtype=np.int32)
+        starts = np.array(bounds, dtype=np.int32)
+        first_position = np.array([request.computed for request in requests], dtype=np.int32)
         if len(logit_tokens) > len(self._logits):
             self._logits = np.empty((len(logit_tokens), self._vocab_size), dtype=np.float32)
         logits = self._logits[: len(logit_tokens)]
         sampled = np.empty(len(logit_tokens), dtype=np.int32)
-        rows = None if every_logit else self._sampling_rows([chunks[row].request for row in sampling])
+        rows = None if every_logit else _sampling_rows([chunk.request for chunk in chunks if chunk.samples])
         started = time.perf_counter()
         self._executor.step(
             tokens,
@@ -174,17 +164,17 @@ class Runner:
         self.forward_s_total += time.perf_counter() - started
         return sampled, logits
 
-    @staticmethod
-    def _sampling_rows(requests: Sequence[Request]) -> npt.NDArray[np.uint8]:
-        rows = np.empty(len(requests), dtype=SAMPLING_ROW)
-        for i, request in enumerate(requests):
-            params = request.params
-            rows[i] = (
-                params.temperature,
-                params.top_p,
-                params.top_k,
-                request.choice,
-                request.seed,
-                request.total_tokens,
-            )
-        return rows.view(np.uint8).reshape(len(requests), SAMPLING_ROW.itemsize)
+
+def _sampling_rows(requests: Sequence[Request]) -> npt.NDArray[np.uint8]:
+    rows = [
+        _SAMPLING_ROW.pack(
+            request.params.temperature,
+            request.params.top_p,
+            request.params.top_k,
+            request.choice,
+            request.seed,
+            request.total_tokens,
+        )
+        for request in requests
+    ]
+    return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), _SAMPLING_ROW.size)

@@ -23,6 +23,7 @@ const KernelTable DUOLOGUE_ISA_TABLE = {
     DUOLOGUE_ISA::rmsnorm_rows,
     DUOLOGUE_ISA::silu_mul,
     DUOLOGUE_ISA::exp_array,
+    DUOLOGUE_ISA::gemm_block_rows,
     DUOLOGUE_ISA::gemm_scratch_bytes,
     DUOLOGUE_ISA::gemm,
     DUOLOGUE_ISA::gemm_f32,

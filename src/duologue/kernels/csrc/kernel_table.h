@@ -26,6 +26,7 @@ struct GemmArgs {
     float* out;            // [M, out_stride]
     int64_t out_stride;    // floats; columns beyond w->n are never written
     int32_t* acc_out;      // when not null: raw accumulators [M, n_padded] instead of out (tests)
+    bool rows_ready = false;  // the scratch still holds these rows, one block of them, from the call before
 };
 
 // Queries of one sequence and one KV head against one split of keys.
@@ -70,6 +71,8 @@ struct KernelTable {
     void (*silu_mul)(const float* gate, const float* up, int64_t count, float* out);
     void (*exp_array)(const float* x, int64_t count, float* out);
 
+    // Rows that gemm prepares in scratch and works on at a time, when it is given `rows`: units of this size waste nothing.
+    int64_t (*gemm_block_rows)(int64_t rows, int64_t k);
     // Bytes of scratch one gemm call over `rows` rows may use.
     int64_t (*gemm_scratch_bytes)(int64_t rows, int64_t k);
     // Rows [m_begin, m_end), columns [n_begin, n_end) with n_begin a multiple of 16 (32 for kGatedSilu) and n_end too or == n_padded.

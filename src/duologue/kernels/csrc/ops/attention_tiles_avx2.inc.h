@@ -23,17 +23,15 @@ static int64_t prepared_keys_bytes(int64_t dim) { return int64_t(kPageTokens) * 
 static void prepare_queries(const int8_t* q, int64_t rows, int64_t dim, void* to) {
     int16_t* out = static_cast<int16_t*>(to);
     for (int64_t r = 0; r < rows; ++r, q += dim, out += query_stride(dim)) {
-        int32_t start[2] = {0, 0};
+        __m256i sum = _mm256_setzero_si256(), products = sum;
         for (int64_t d = 0; d < dim; d += 16) {
             const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(q + d)));
             const __m256i pairs = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(wide, 0xd8), 0xd8);
             _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + d), pairs);
-            for (int64_t i = 0; i < 16; i += 2) {
-                start[0] -= 128 * (q[d + i] + q[d + i + 1]);
-                start[1] -= q[d + i] * q[d + i + 1];
-            }
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(wide, _mm256_set1_epi16(-128)));
+            products = _mm256_add_epi32(products, _mm256_madd_epi16(wide, _mm256_srli_epi32(wide, 16)));
         }
-        start[1] += start[0];
+        const int32_t plain = sum_lanes(sum), start[2] = {plain, plain - sum_lanes(products)};
         std::memcpy(out + dim, start, 8);
     }
 }

@@ -68,6 +68,12 @@ static inline int64_t group_end(int64_t n, int64_t n_end) {
     return end < n_end ? end : n_end;
 }
 
+// Blocks of nearly one size, a multiple of `tile`: a small last one would prepare the weights for a few rows.
+static inline int64_t even_block_rows(int64_t rows, int64_t most, int64_t tile) {
+    const int64_t blocks = (rows + most - 1) / most;
+    return blocks <= 1 ? rows : round_up((rows + blocks - 1) / blocks, tile);
+}
+
 #if defined(DUOLOGUE_ISA_AVX2)
 #include "ops/gemm_int8_avx2.inc.h"
 #elif defined(DUOLOGUE_ISA_AVX512VNNI)

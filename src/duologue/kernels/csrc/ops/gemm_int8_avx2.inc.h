@@ -13,9 +13,11 @@
 // A tile reads 32 or 64 bytes of every 256, a pattern that the hardware fetches late: from memory, four rows ran at 6 GB/s instead
 // of 14. So each tile asks for its share of the next 64 columns, line by line, while it works on its own.
 
-static constexpr int64_t kRowBlockBytes = 256 << 10;  // widened activations that stay in L2
+static constexpr int64_t kRowBlockBytes = 416 << 10;  // widened activations that stay in L2 (512 KiB)
 static constexpr int64_t kDepthSteps = 144;           // steps of four k whose widened weights (18 KiB) stay in L1
 static constexpr int64_t kStreamBytes = 2048;         // how far ahead a single row fetches its weights
+static constexpr int64_t kWidenAhead = 24;            // steps whose weights are on their way while columns are widened
+static constexpr int64_t kFinishAhead = 6;            // rows whose output is on its way while a row is finished
 
 static inline __m256i even_codes(__m256i bytes) { return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8); }
 static inline __m256i odd_codes(__m256i bytes) { return _mm256_srai_epi16(bytes, 8); }
@@ -33,44 +35,80 @@ static inline void keep_in_registers(__m256i& a, __m256i& b, __m256i& c, __m256i
 static inline void fetch_to_l1(const int8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 static inline void fetch_to_l2(const int8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
+// Rows up to which weights are widened on the fly.
+static constexpr int64_t kDirectRows = 8;
+// Rows of a tile, whose widened codes lie side by side: one stream for the fetcher, one address.
+static constexpr int64_t kTileRows = 4;
+
 // int32 words of a widened row: two (even, odd) per four codes. The odd cache line keeps rows off each other's L1 sets.
 static inline int64_t widened_stride(int64_t k) { return round_up(k, 32) / 2 + 16; }
 
-static inline int64_t block_rows(int64_t k) {
-    const int64_t rows = kRowBlockBytes / (widened_stride(k) * 4) / 4 * 4;
-    return rows < 8 ? 8 : rows > 256 ? 256 : rows;
+static inline int64_t most_block_rows(int64_t k) {
+    const int64_t rows = kRowBlockBytes / (widened_stride(k) * 4) / kTileRows * kTileRows;
+    return rows < kDirectRows ? kDirectRows : rows > 256 ? 256 : rows;
 }
+
+static int64_t gemm_block_rows(int64_t rows, int64_t k) { return even_block_rows(rows, most_block_rows(k), kTileRows); }
 
 static int64_t gemm_scratch_bytes(int64_t rows, int64_t k) {
-    const int64_t block = rows < block_rows(k) ? rows : block_rows(k);
-    return 64 + block * widened_stride(k) * 4 + kDepthSteps * 128 + block * (kPackColumns + 16) * 4;
+    const int64_t block = rows < most_block_rows(k) ? rows : most_block_rows(k);
+    return 64 + round_up(block, kTileRows) * widened_stride(k) * 4 + kDepthSteps * 128 + block * (kPackColumns + 16) * 4;
 }
 
-// out [K/4][even, odd] int32 pairs of int16; returns sum a0 a1 + a2 a3.
-static inline int32_t widen_row(const int8_t* a, int64_t depth, int32_t* out) {
-    __m256i products = _mm256_setzero_si256();
+// 32 codes from a + k, zeros past depth.
+static inline __m256i codes_at(const int8_t* a, int64_t k, int64_t depth) {
+    if (k + 32 <= depth) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + k));
+    alignas(32) int8_t tail[32] = {};
+    std::memcpy(tail, a + k, static_cast<size_t>(depth - k));
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(tail));
+}
+
+// out [K/4][even, odd] int32 pairs of int16.
+static inline void widen_row(const int8_t* a, int64_t depth, int32_t* out) {
     for (int64_t k = 0; k < depth; k += 32, out += 16) {
-        __m256i bytes;
-        if (k + 32 <= depth) {
-            bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + k));
-        } else {
-            alignas(32) int8_t tail[32] = {};
-            std::memcpy(tail, a + k, static_cast<size_t>(depth - k));
-            bytes = _mm256_load_si256(reinterpret_cast<const __m256i*>(tail));
-        }
+        const __m256i bytes = codes_at(a, k, depth);
         const __m256i even = even_codes(bytes), odd = odd_codes(bytes);
-        products = _mm256_add_epi32(products, _mm256_madd_epi16(even, odd));
         const __m256i low = _mm256_unpacklo_epi32(even, odd), high = _mm256_unpackhi_epi32(even, odd);
         _mm256_store_si256(reinterpret_cast<__m256i*>(out), _mm256_permute2x128_si256(low, high, 0x20));
         _mm256_store_si256(reinterpret_cast<__m256i*>(out) + 1, _mm256_permute2x128_si256(low, high, 0x31));
     }
-    return sum_lanes(products);
+}
+
+// Four rows, of which `rows` exist: out [K/4][4 rows][even, odd] int32 pairs of int16; products[r] = sum a0 a1 + a2 a3.
+static inline void widen_panel(const int8_t* a, int64_t a_stride, int64_t rows, int64_t depth, int32_t* out, int32_t* products) {
+    __m256i sums[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+    const int8_t* row[4];
+    for (int64_t r = 0; r < 4; ++r) row[r] = a + (r < rows ? r : 0) * a_stride;
+    for (int64_t k = 0; k < depth; k += 32, out += 64) {
+        __m256i low[4], high[4];  // of each half: steps 0 and 1, 2 and 3, as (even, odd)
+        DUOLOGUE_UNROLL
+        for (int r = 0; r < 4; ++r) {
+            const __m256i bytes = codes_at(row[r], k, depth);
+            const __m256i even = even_codes(bytes), odd = odd_codes(bytes);
+            sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(even, odd));
+            low[r] = _mm256_unpacklo_epi32(even, odd);
+            high[r] = _mm256_unpackhi_epi32(even, odd);
+        }
+        __m256i* to = reinterpret_cast<__m256i*>(out);
+        DUOLOGUE_UNROLL
+        for (int i = 0; i < 2; ++i) {
+            const __m256i* v = i == 0 ? low : high;
+            const __m256i t0 = _mm256_unpacklo_epi64(v[0], v[1]), t1 = _mm256_unpackhi_epi64(v[0], v[1]);
+            const __m256i t2 = _mm256_unpacklo_epi64(v[2], v[3]), t3 = _mm256_unpackhi_epi64(v[2], v[3]);
+            _mm256_store_si256(to + i * 2, _mm256_permute2x128_si256(t0, t2, 0x20));
+            _mm256_store_si256(to + i * 2 + 1, _mm256_permute2x128_si256(t1, t3, 0x20));
+            _mm256_store_si256(to + i * 2 + 4, _mm256_permute2x128_si256(t0, t2, 0x31));
+            _mm256_store_si256(to + i * 2 + 5, _mm256_permute2x128_si256(t1, t3, 0x31));
+        }
+    }
+    for (int64_t r = 0; r < rows; ++r) products[r] = sum_lanes(sums[r]);
 }
 
 // 16 columns: out [steps][even 0-7, odd 0-7, even 8-15, odd 8-15]; products = sum b0 b1 + b2 b3 of each column.
 static inline void widen_columns(const int8_t* b, int64_t steps, __m256i* out, __m256i products[2]) {
     __m256i left = _mm256_setzero_si256(), right = left;
     for (int64_t s = 0; s < steps; ++s, b += kPackStepBytes, out += 4) {
+        fetch_to_l1(b + kWidenAhead * kPackStepBytes);
         const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b));
         const __m256i y = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b) + 1);
         const __m256i e0 = even_codes(x), o0 = odd_codes(x), e1 = even_codes(y), o1 = odd_codes(y);
@@ -88,7 +126,7 @@ static inline void widen_columns(const int8_t* b, int64_t steps, __m256i* out, _
 // Rows x 16 columns over `steps` steps: c = (first ? -a_products : c) - b_products + sum (a0 + b1)(a1 + b0).
 // With Fetch, also fetches the steps * 64 bytes at `ahead` into L2.
 template <int Rows, bool Fetch = false>
-static inline void tile(const int32_t* a, int64_t a_stride, const __m256i* b, int64_t steps, const __m256i b_products[2], bool first,
+static inline void tile(const int32_t* a, const __m256i* b, int64_t steps, const __m256i b_products[2], bool first,
                         const int32_t* a_products, int32_t* c, const int8_t* ahead = nullptr) {
     __m256i acc[Rows][2];
     DUOLOGUE_UNROLL
@@ -104,19 +142,19 @@ static inline void tile(const int32_t* a, int64_t a_stride, const __m256i* b, in
         keep_in_registers(e0, o0, e1, o1);
         DUOLOGUE_UNROLL
         for (int r = 0; r < Rows; ++r) {
-            const __m256i even = _mm256_set1_epi32(row[r * a_stride]), odd = _mm256_set1_epi32(row[r * a_stride + 1]);
+            const __m256i even = _mm256_set1_epi32(row[2 * r]), odd = _mm256_set1_epi32(row[2 * r + 1]);
             add_to(acc[r][0], _mm256_madd_epi16(_mm256_add_epi16(even, o0), _mm256_add_epi16(odd, e0)));
             add_to(acc[r][1], _mm256_madd_epi16(_mm256_add_epi16(even, o1), _mm256_add_epi16(odd, e1)));
         }
     };
     int64_t s = 0;
-    for (; s + 2 <= steps; s += 2, a += 4, b += 8) {
+    for (; s + 2 <= steps; s += 2, a += 16, b += 8) {
         if constexpr (Fetch) {
             fetch_to_l2(ahead + s * 64);
             fetch_to_l2(ahead + s * 64 + 64);
         }
         step(a, b);
-        step(a + 2, b + 4);
+        step(a + 8, b + 4);
     }
     if (s < steps) step(a, b);
     DUOLOGUE_UNROLL
@@ -198,51 +236,66 @@ static void direct_columns(const GemmArgs& args, const int32_t* a, int64_t m_beg
     }
 }
 
-// At least four rows.
+// Rows of the output are far apart, so the hardware does not see the next one coming. The address may lie past the last row.
+static inline void fetch_output(const GemmArgs& args, int64_t m, int64_t n, int64_t end) {
+    const int64_t halved = args.epilogue == Epilogue::kGatedSilu ? 2 : 1;
+    const uintptr_t out = reinterpret_cast<uintptr_t>(args.out) + static_cast<uintptr_t>(m * args.out_stride + n / halved) * sizeof(float);
+    for (int64_t i = 0; i < (end - n) / halved; i += 16) fetch_to_l1(reinterpret_cast<const int8_t*>(out + static_cast<uintptr_t>(i) * sizeof(float)));
+}
+
+// More than eight rows.
 static void gemm_block(const GemmArgs& args, const int32_t* a, const int32_t* a_products, int64_t m_begin, int64_t rows, int64_t n_begin,
                        int64_t n_end, __m256i* b, int32_t* c) {
     const PackedWeight& w = *args.w;
-    const int64_t steps = w.k_padded() / kPackDepth, a_stride = widened_stride(w.k);
+    const int64_t steps = w.k_padded() / kPackDepth, panel = kTileRows * widened_stride(w.k);
     const int64_t depth_blocks = (steps + kDepthSteps - 1) / kDepthSteps;
     for (int64_t n = n_begin; n < n_end;) {
         const int64_t end = group_end(n, n_end);
-        const int8_t* ahead = next_group(w, n, end, n_end);
+        const int8_t* ahead = next_group(w, n, end, w.n_padded());  // most often this thread takes those columns next
         for (int64_t column = n; column < end; column += 16) {
             for (int64_t block = 0; block < depth_blocks; ++block) {
                 const int64_t from = steps * block / depth_blocks, count = steps * (block + 1) / depth_blocks - from;
                 __m256i b_products[2];
                 widen_columns(packed_columns(w, column) + from * kPackStepBytes, count, b, b_products);
-                const int32_t* a_block = a + from * 2;
+                const int32_t* a_panel = a + from * kTileRows * 2;
                 int32_t* to = c + (column - n);
                 const int8_t* share = ahead + ((column - n) * steps + from * 16) * kPackDepth;
-                tile<4, true>(a_block, a_stride, b, count, b_products, block == 0, a_products, to, share);
-                int64_t m = 4;
-                for (; m + 4 <= rows; m += 4)
-                    tile<4>(a_block + m * a_stride, a_stride, b, count, b_products, block == 0, a_products + m, to + m * kPackColumns);
-                a_block += m * a_stride;
+                tile<kTileRows, true>(a_panel, b, count, b_products, block == 0, a_products, to, share);
+                int64_t m = kTileRows;
+                for (a_panel += panel; m + kTileRows <= rows; m += kTileRows, a_panel += panel)
+                    tile<kTileRows>(a_panel, b, count, b_products, block == 0, a_products + m, to + m * kPackColumns);
                 to += m * kPackColumns;
-                if (rows - m == 3) tile<3>(a_block, a_stride, b, count, b_products, block == 0, a_products + m, to);
-                if (rows - m == 2) tile<2>(a_block, a_stride, b, count, b_products, block == 0, a_products + m, to);
-                if (rows - m == 1) tile<1>(a_block, a_stride, b, count, b_products, block == 0, a_products + m, to);
+                if (rows - m == 3) tile<3>(a_panel, b, count, b_products, block == 0, a_products + m, to);
+                if (rows - m == 2) tile<2>(a_panel, b, count, b_products, block == 0, a_products + m, to);
+                if (rows - m == 1) tile<1>(a_panel, b, count, b_products, block == 0, a_products + m, to);
             }
         }
-        for (int64_t m = 0; m < rows; ++m) finish_row(args, m_begin + m, n, end, c + m * kPackColumns);
+        for (int64_t m = 0; m < rows; ++m) {
+            fetch_output(args, m_begin + m + kFinishAhead, n, end);
+            finish_row(args, m_begin + m, n, end, c + m * kPackColumns);
+        }
         n = end;
     }
 }
 
 static void gemm(const GemmArgs& args, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end, void* scratch) {
     const PackedWeight& w = *args.w;
-    const int64_t a_stride = widened_stride(w.k), block = block_rows(w.k);
+    const int64_t a_stride = widened_stride(w.k), block = gemm_block_rows(m_end - m_begin, w.k);
     const int64_t most = m_end - m_begin < block ? m_end - m_begin : block;
     char* at = align_scratch(scratch);
     int32_t* a = reinterpret_cast<int32_t*>(at);
-    __m256i* b = reinterpret_cast<__m256i*>(at += most * a_stride * 4);
+    __m256i* b = reinterpret_cast<__m256i*>(at += round_up(most, kTileRows) * a_stride * 4);
     int32_t* c = reinterpret_cast<int32_t*>(at += kDepthSteps * 128);
     int32_t* a_products = c + most * kPackColumns;
     for (int64_t m = m_begin; m < m_end; m += block) {
         const int64_t rows = m_end - m < block ? m_end - m : block;
-        for (int64_t r = 0; r < rows; ++r) a_products[r] = widen_row(args.a + (m + r) * args.a_stride, w.k_padded(), a + r * a_stride);
+        const int8_t* from = args.a + m * args.a_stride;
+        for (int64_t r = 0; r < rows && !args.rows_ready; r += rows > kDirectRows ? kTileRows : 1) {
+            if (rows > kDirectRows)
+                widen_panel(from + r * args.a_stride, args.a_stride, rows - r < kTileRows ? rows - r : kTileRows, w.k_padded(), a + r * a_stride, a_products + r);
+            else
+                widen_row(from + r * args.a_stride, w.k_padded(), a + r * a_stride);
+        }
         switch (rows) {
             case 1: direct_columns<1, 8>(args, a, m, n_begin, n_end); break;
             case 2: direct_columns<2, 4>(args, a, m, n_begin, n_end); break;

@@ -1,5 +1,7 @@
 // Portable int8 GEMM: plain products in ascending k, 16 columns at a time so that a compiler may vectorise over columns.
 
+static int64_t gemm_block_rows(int64_t rows, int64_t) { return rows < 128 ? rows : 128; }
+
 static int64_t gemm_scratch_bytes(int64_t rows, int64_t k) {
     (void)rows;
     (void)k;

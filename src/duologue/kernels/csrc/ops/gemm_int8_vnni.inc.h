@@ -8,13 +8,15 @@ static constexpr int64_t kStreamBytes = 2048;         // how far ahead weights t
 
 static inline int64_t flipped_stride(int64_t k) { return round_up(k, 64) + 64; }
 
-static inline int64_t block_rows(int64_t k) {
+static inline int64_t most_block_rows(int64_t k) {
     const int64_t rows = kRowBlockBytes / flipped_stride(k) / kTileRows * kTileRows;
     return rows < kTileRows ? kTileRows : rows > 252 ? 252 : rows;
 }
 
+static int64_t gemm_block_rows(int64_t rows, int64_t k) { return even_block_rows(rows, most_block_rows(k), kTileRows); }
+
 static int64_t gemm_scratch_bytes(int64_t rows, int64_t k) {
-    const int64_t block = rows < block_rows(k) ? rows : block_rows(k);
+    const int64_t block = rows < most_block_rows(k) ? rows : most_block_rows(k);
     return 64 + block * flipped_stride(k) + block * kPackColumns * 4;
 }
 
@@ -87,14 +89,14 @@ static inline void tile_rows(int64_t rows, const uint8_t* a, int64_t a_stride, c
 
 static void gemm(const GemmArgs& args, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end, void* scratch) {
     const PackedWeight& w = *args.w;
-    const int64_t steps = w.k_padded() / kPackDepth, a_stride = flipped_stride(w.k), block = block_rows(w.k);
+    const int64_t steps = w.k_padded() / kPackDepth, a_stride = flipped_stride(w.k), block = gemm_block_rows(m_end - m_begin, w.k);
     const int64_t depth_blocks = (steps + kDepthSteps - 1) / kDepthSteps;
     const int64_t most = m_end - m_begin < block ? m_end - m_begin : block;
     uint8_t* a = reinterpret_cast<uint8_t*>(align_scratch(scratch));
     int32_t* c = reinterpret_cast<int32_t*>(a + most * a_stride);
     for (int64_t m = m_begin; m < m_end; m += block) {
         const int64_t rows = m_end - m < block ? m_end - m : block;
-        for (int64_t r = 0; r < rows; ++r) flip_row(args.a + (m + r) * args.a_stride, w.k_padded(), a + r * a_stride);
+        for (int64_t r = 0; r < rows && !args.rows_ready; ++r) flip_row(args.a + (m + r) * args.a_stride, w.k_padded(), a + r * a_stride);
         for (int64_t n = n_begin; n < n_end;) {
             const int64_t end = group_end(n, n_end);
             const int8_t* b = packed_columns(w, n);

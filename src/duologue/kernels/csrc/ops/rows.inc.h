@@ -5,20 +5,19 @@
 // exp(x), about 1 ulp: x = n ln2 + r, degree-6 polynomial in r, scaled by 2^n in two halves so that the whole fp32 range works.
 // Below -87.3 the result is exactly 0 (the softmax tail); above 88.7 it is infinite. Plain multiply and add: on AVX2 cores the two
 // run on different ports, so fusing would gain nothing and would make the result depend on the instruction set.
-template <typename V>
-static inline V exp16(V x) {
-    const V clamped = max(min(x, set1(89.0f)), set1(-88.0f));
-    const V n = round_even(mul(clamped, set1(1.44269504f)));
-    V r = sub(clamped, mul(n, set1(0.693359375f)));   // ln2's high part: n * it is exact
-    r = add(r, mul(n, set1(2.12194440e-4f)));         // minus its (negative) low part
-    V p = add(mul(r, set1(1.9875691500e-4f)), set1(1.3981999507e-3f));
+static inline F16 exp16(F16 x) {
+    const F16 clamped = max(min(x, set1(89.0f)), set1(-88.0f));
+    const F16 n = round_even(mul(clamped, set1(1.44269504f)));
+    F16 r = sub(clamped, mul(n, set1(0.693359375f)));  // ln2's high part: n * it is exact
+    r = add(r, mul(n, set1(2.12194440e-4f)));        // minus its (negative) low part
+    F16 p = add(mul(r, set1(1.9875691500e-4f)), set1(1.3981999507e-3f));
     p = add(mul(p, r), set1(8.3334519073e-3f));
     p = add(mul(p, r), set1(4.1665795894e-2f));
     p = add(mul(p, r), set1(1.6666665459e-1f));
     p = add(mul(p, r), set1(5.0000001201e-1f));
     p = add(add(mul(mul(p, r), r), r), set1(1.0f));
-    const V half = round_even(mul(n, set1(0.5f)));
-    const V scaled = mul(mul(p, pow2(to_int(half))), pow2(to_int(sub(n, half))));
+    const F16 half = round_even(mul(n, set1(0.5f)));
+    const F16 scaled = mul(mul(p, pow2(to_int(half))), pow2(to_int(sub(n, half))));
     return select_less(x, set1(-87.3f), set1(0.0f), scaled);
 }
 
@@ -38,8 +37,24 @@ static inline F16 exp16_nonpositive(F16 x) {
     return select_less(x, set1(-87.3f), set1(0.0f), mul(p, pow2(to_int(n))));
 }
 
+// x / (1 + exp16(-x)), the same bits in half the operations: what is added to 1 counts for nothing below 2^-25, so that nothing small
+// needs care, and doubling p keeps the power of two in range. (Adding 1.5 * 2^23 rounds to an integer.)
 template <typename V>
-static inline V silu16(V x) { return div(x, add(set1(1.0f), exp16(sub(set1(0.0f), x)))); }
+static inline V silu16(V x) {
+    const V clamped = max(min(sub(set1(0.0f), x), set1(89.0f)), set1(-80.0f));
+    const V shifted = add(mul(clamped, set1(1.44269504f)), set1(12582912.0f));
+    const V n = sub(shifted, set1(12582912.0f));
+    V r = sub(clamped, mul(n, set1(0.693359375f)));
+    r = add(r, mul(n, set1(2.12194440e-4f)));
+    V p = add(mul(r, set1(1.9875691500e-4f)), set1(1.3981999507e-3f));
+    p = add(mul(p, r), set1(8.3334519073e-3f));
+    p = add(mul(p, r), set1(4.1665795894e-2f));
+    p = add(mul(p, r), set1(1.6666665459e-1f));
+    p = add(mul(p, r), set1(5.0000001201e-1f));
+    p = add(add(mul(mul(p, r), r), r), set1(1.0f));
+    const V e = mul(add(p, p), pow2(to_int(sub(shifted, set1(12582913.0f)))));
+    return div(x, add(set1(1.0f), e));
+}
 
 // amax below 2^-120 counts as zero: scale 1, zero codes.
 static inline bool is_zero_row(float amax) { return !(amax >= 7.52316385e-37f); }

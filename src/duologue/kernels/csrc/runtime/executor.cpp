@@ -12,8 +12,6 @@ namespace {
 constexpr int32_t kAttentionRows = 192;
 // Up to so many rows, columns are cut over the threads and each weight is read by one of them.
 constexpr int64_t kFewRows = 64;
-// Rows of one GEMM unit of a larger batch: many, because every unit widens the weights again.
-constexpr int64_t kGemmRows = 256;
 
 enum CounterOf : size_t { kQkv, kAttention, kOutput, kGateUp, kDown, kCountersPerLayer };
 
@@ -43,7 +41,7 @@ Executor::Executor(const ModelSpec& spec, const KernelTable& kernels, int thread
       kernels_(kernels),
       team_(threads),
       scratch_(static_cast<size_t>(team_.size())),
-      counters_(spec.layers.size() * kCountersPerLayer + 2) {
+      counters_per_phase_(1) {
     for (const LayerSpec& layer : spec.layers) {
         const int32_t heads_per_kv = layer.heads / layer.kv_heads;
         const auto same = [&](const AttentionPlan& plan) {
@@ -92,12 +90,20 @@ void Executor::reserve(const StepBatch& batch) {
     grow(mlp_, tokens * mlp);
     grow(last_x_, batch.logit_count * spec_.hidden);
     grow(sequence_, tokens);
-    const int64_t unit_rows = std::min(std::max<int64_t>(tokens, batch.logit_count), kGemmRows);
     // What a deep map needs says nothing of a shallow one: the kernels block rows by depth.
-    int64_t gemm_bytes = kernels_.gemm_scratch_bytes(unit_rows, spec_.head.k);
+    const int64_t rows = std::max<int64_t>(tokens, batch.logit_count);
+    int64_t gemm_bytes = 0;
+    size_t blocks = 1;
+    const auto reserve_for = [&](const PackedWeight& w) {
+        gemm_bytes = std::max(gemm_bytes, kernels_.gemm_scratch_bytes(rows, w.k));
+        blocks = std::max(blocks, static_cast<size_t>(row_blocks(rows, w.k)));
+    };
+    reserve_for(spec_.head);
     for (const LayerSpec& layer : spec_.layers)
-        for (const PackedWeight* w : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down})
-            gemm_bytes = std::max(gemm_bytes, kernels_.gemm_scratch_bytes(unit_rows, w->k));
+        for (const PackedWeight* w : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) reserve_for(*w);
+    const size_t phases = spec_.layers.size() * kCountersPerLayer + 2;
+    if (counters_.size() < phases * blocks) counters_ = std::vector<Counter>(phases * blocks);
+    counters_per_phase_ = blocks;
     for (ThreadScratch& scratch : scratch_) {
         grow(scratch.gemm, gemm_bytes);
         grow(scratch.codes, depth);
@@ -170,6 +176,11 @@ void Executor::note_if_not_finite(const float* x, int64_t count, size_t layer, c
     if (bad_input_.empty()) bad_input_ = "layer " + std::to_string(layer) + ": the input of " + tensor;
 }
 
+int64_t Executor::row_blocks(int64_t rows, int64_t depth) const {
+    const int64_t block = kernels_.gemm_block_rows(rows, depth);
+    return (rows + block - 1) / block;
+}
+
 // One token: every thread quantises it for itself, which is cheaper than meeting at a barrier. More: each thread its rows.
 template <typename QuantizeRows>
 Executor::Quantized Executor::quantize_phase(int64_t rows, int64_t depth, int thread, QuantizeRows&& quantize) {
@@ -185,21 +196,24 @@ Executor::Quantized Executor::quantize_phase(int64_t rows, int64_t depth, int th
 }
 
 void Executor::gemm_phase(const Quantized& a, int64_t rows, const PackedWeight& w, Epilogue epilogue, float* out, int64_t out_stride, int thread,
-                          Counter& counter) {
-    const GemmArgs args{a.codes, w.k_padded(), a.scale, &w, epilogue, out, out_stride, nullptr};
+                          Counter* counters) {
+    GemmArgs args{a.codes, w.k_padded(), a.scale, &w, epilogue, out, out_stride, nullptr};
     void* scratch = scratch_[static_cast<size_t>(thread)].gemm.data();
     if (rows <= kFewRows) {
         // Few rows: the weights are the traffic, so each is read by one thread.
         const Range columns = static_part(w.n_padded(), 32, thread, team_.size());
         if (columns.begin < columns.end) kernels_.gemm(args, 0, rows, columns.begin, columns.end, scratch);
     } else {
-        // Many rows: units of rows x columns, taken as threads become free; columns are cut only to give each thread some.
-        const int64_t row_units = (rows + kGemmRows - 1) / kGemmRows;
-        const int64_t column_units = team_.size() == 1 ? 1 : std::max<int64_t>(2, (team_.size() + row_units - 1) / row_units);
-        for (int64_t unit; (unit = counter.next.fetch_add(1, std::memory_order_relaxed)) < row_units * column_units;) {
-            const int64_t begin = unit / column_units * kGemmRows;
-            const Range columns = static_part(w.n_padded(), 64, static_cast<int>(unit % column_units), static_cast<int>(column_units));
-            kernels_.gemm(args, begin, std::min(begin + kGemmRows, rows), columns.begin, columns.end, scratch);
+        // Many rows: each thread prepares a block of rows of its own and takes its columns in small pieces, then helps with the other
+        // blocks. On a shared machine threads are seldom equally fast, and a piece is a tenth of a millisecond.
+        const int64_t block = kernels_.gemm_block_rows(rows, w.k), blocks = row_blocks(rows, w.k);
+        for (int64_t i = 0; i < blocks; ++i) {
+            const int64_t which = (blocks * thread / team_.size() + i) % blocks, begin = which * block;
+            args.rows_ready = false;
+            for (int64_t column; (column = counters[which].next.fetch_add(kPackColumns, std::memory_order_relaxed)) < w.n_padded();) {
+                kernels_.gemm(args, begin, std::min(begin + block, rows), column, column + kPackColumns, scratch);
+                args.rows_ready = true;
+            }
         }
     }
     team_.barrier();
@@ -346,10 +360,10 @@ void Executor::forward(const StepBatch& batch, int thread) {
     };
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
         const LayerSpec& layer = spec_.layers[i];
-        Counter* counters = counters_.data() + i * kCountersPerLayer;
-        gemm_phase(normed(layer.attention_norm, layer.norm_eps, i, "qkv"), rows, layer.qkv, Epilogue::kStore, qkv_.data(), layer.qkv.n, thread, counters[kQkv]);
+        const auto counters = [&](size_t phase) { return counters_.data() + (i * kCountersPerLayer + phase) * counters_per_phase_; };
+        gemm_phase(normed(layer.attention_norm, layer.norm_eps, i, "qkv"), rows, layer.qkv, Epilogue::kStore, qkv_.data(), layer.qkv.n, thread, counters(kQkv));
         rope_and_store(batch, i, thread);
-        attention_phase(batch, i, thread, counters[kAttention]);
+        attention_phase(batch, i, thread, *counters(kAttention));
         if (i + 1 == spec_.layers.size()) {
             // Nothing reads the last layer's output except the rows whose logits are wanted.
             const Range part = static_part(batch.logit_count, 1, thread, team_.size());
@@ -366,15 +380,16 @@ void Executor::forward(const StepBatch& batch, int thread) {
             if (rows == 0) return;
         }
         const std::vector<float>& attended = i + 1 == spec_.layers.size() ? qkv_ : attention_;
-        gemm_phase(plain(attended, layer.output.k, i, "output"), rows, layer.output, Epilogue::kAdd, x, hidden, thread, counters[kOutput]);
+        gemm_phase(plain(attended, layer.output.k, i, "output"), rows, layer.output, Epilogue::kAdd, x, hidden, thread, counters(kOutput));
         gemm_phase(normed(layer.mlp_norm, layer.norm_eps, i, "gate_up"), rows, layer.gate_up, Epilogue::kGatedSilu, mlp_.data(), layer.down.k, thread,
-                   counters[kGateUp]);
-        gemm_phase(plain(mlp_, layer.down.k, i, "down"), rows, layer.down, Epilogue::kAdd, x, hidden, thread, counters[kDown]);
+                   counters(kGateUp));
+        gemm_phase(plain(mlp_, layer.down.k, i, "down"), rows, layer.down, Epilogue::kAdd, x, hidden, thread, counters(kDown));
     }
-    Counter* tail = counters_.data() + spec_.layers.size() * kCountersPerLayer;
-    gemm_phase(normed(spec_.final_norm, spec_.norm_eps, spec_.layers.size(), "head"), rows, spec_.head, Epilogue::kStore, batch.logits, spec_.vocab, thread, tail[0]);
+    Counter* head = counters_.data() + spec_.layers.size() * kCountersPerLayer * counters_per_phase_;
+    Counter& sampled = head[counters_per_phase_];
+    gemm_phase(normed(spec_.final_norm, spec_.norm_eps, spec_.layers.size(), "head"), rows, spec_.head, Epilogue::kStore, batch.logits, spec_.vocab, thread, head);
     if (batch.sampling == nullptr) return;
-    for (int64_t r; (r = tail[1].next.fetch_add(1, std::memory_order_relaxed)) < rows;)
+    for (int64_t r; (r = sampled.next.fetch_add(1, std::memory_order_relaxed)) < rows;)
         batch.sampled[r] = scratch_[static_cast<size_t>(thread)].sampler.sample(kernels_, batch.logits + r * spec_.vocab, spec_.vocab, batch.sampling[r]);
 }
 

@@ -91,7 +91,8 @@ private:
     template <typename QuantizeRows>
     Quantized quantize_phase(int64_t rows, int64_t depth, int thread, QuantizeRows&& quantize);
     void gemm_phase(const Quantized& a, int64_t rows, const PackedWeight& w, Epilogue epilogue, float* out, int64_t out_stride, int thread,
-                    Counter& counter);
+                    Counter* counters);
+    int64_t row_blocks(int64_t rows, int64_t depth) const;
     void rope_and_store(const StepBatch& batch, size_t layer_index, int thread);
     void attention_phase(const StepBatch& batch, size_t layer_index, int thread, Counter& counter);
     const uint8_t* first_block(const StepBatch& batch, size_t layer_index, const AttentionItem& item) const;
@@ -122,7 +123,8 @@ private:
     std::vector<AttentionPlan> plans_;
     std::vector<size_t> plan_of_layer_;
     std::vector<ThreadScratch> scratch_;
-    std::vector<Counter> counters_;  // [layers * kCountersPerLayer + 2]
+    std::vector<Counter> counters_;  // [layers * kCountersPerLayer + 2][counters_per_phase_]
+    size_t counters_per_phase_;      // blocks of rows of the deepest product
 };
 
 }  // namespace duologue

@@ -18,9 +18,5 @@ DUOLOGUE_IN_STEP(max)
 DUOLOGUE_IN_STEP(min)
 #undef DUOLOGUE_IN_STEP
 
-static inline F16x2 round_even(F16x2 x) { return {round_even(x.a), round_even(x.b)}; }
 static inline I16x2 to_int(F16x2 x) { return {to_int(x.a), to_int(x.b)}; }
 static inline F16x2 pow2(I16x2 n) { return {pow2(n.a), pow2(n.b)}; }
-static inline F16x2 select_less(F16x2 x, F16 bound, F16 then, F16x2 otherwise) {
-    return {select_less(x.a, bound, then, otherwise.a), select_less(x.b, bound, then, otherwise.b)};
-}
