@@ -14,7 +14,7 @@ product of their norms (Cauchy-Schwarz), and with it the rounding error, while a
 This is SmoothQuant's rule (Xiao et al., 2022, arXiv 2211.10438) with means in place of maxima: root mean squares, and for a_j in
 2 the fourth root of mean fourth powers. Maxima are misled by the first token, on which a channel of one layer is 300 times
 larger than any other: they move so much scale into that channel's weights that all other weights of the row lose their digits.
-Tokens count relative to the norm of their product for the same reason.
+Tokens count relative to the norm of what their product is added to for the same reason.
 
 Then every map's weights, but the embedding's, are put on their int8 grid so that each makes up for the rounding errors of
 others: see `compensate`.
@@ -53,6 +53,7 @@ Quantized = tuple[Codes, Floats]
 T = TypeVar("T")
 _SMALLEST_SQUARE = 1e-10
 _THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+_FIRST_TOKEN_WEIGHT = np.float32(4.0)
 _DOWN_STEP = 4  # every fourth token tells the down projection's scale
 
 
@@ -153,7 +154,7 @@ def _calibrate_layer(
     packed = quantize_and_pack(own + "gate_up", [weights[name] for name in gate_up], gated=True)
     hidden = _products(inputs, packed, Epilogue.GATED_SILU)
 
-    s = _down_scale(hidden, weights[own + "down"])
+    s = _down_scale(hidden, streams, weights[own + "down"])
     weights[own + "up"] = weights[own + "up"] / s[:, None]
     weights[own + "down"] = weights[own + "down"] * s
     inputs = _map(lambda h: quantize_rows(h / s, name=own + "down"), hidden)
@@ -162,14 +163,16 @@ def _calibrate_layer(
     _add_products(streams, inputs, quantize_and_pack(own + "down", [weights[own + "down"]]))
 
 
-def _down_scale(hidden: list[Floats], down: Floats) -> Floats:
-    """What to divide each input of the down projection by, from inputs [n, K] of each piece and weights [N, K].
+def _down_scale(hidden: list[Floats], streams: list[Floats], down: Floats) -> Floats:
+    """What to divide each input of the down projection by, from inputs [n, K], the residual stream [n, N] before, and weights.
 
-    Inputs count relative to their token's product, and large ones count more: fourth powers.
+    Inputs count relative to the stream that their product leads to, and large ones count more: fourth powers. The first token
+    is why: its stream grows to many times the others' and shrinks again where one input cancels it, and what that input's
+    scale leaves of the others is all that remains.
     """
     rows = np.concatenate([h[::_DOWN_STEP] for h in hidden])
-    products = gemm_f32(rows, down, threads=_THREADS).T.astype(np.float64)  # [N, n]
-    token_squares = np.add.reduce(np.ascontiguousarray(products * products), axis=0)  # [n]
+    after = np.concatenate([x[::_DOWN_STEP] for x in streams]) + gemm_f32(rows, down, threads=_THREADS)
+    token_squares = _column_squares(np.ascontiguousarray(after.T))  # [n]
     relative = rows.astype(np.float64) / np.sqrt(np.maximum(token_squares, _SMALLEST_SQUARE))[:, None]
     fourth_powers = np.add.reduce(np.square(np.square(relative)), axis=0) / len(rows)
     return balancing_scale(np.sqrt(fourth_powers), _column_squares(down))
@@ -243,18 +246,23 @@ def _normed(spec: ModelSpec, norm: Floats, streams: list[Floats], name: str) -> 
 def _products(
     inputs: list[Quantized], packed: PackedWeight, epilogue: Epilogue = Epilogue.STORE
 ) -> list[Floats]:
-    return _map(lambda x: gemm_int8(*x, packed, epilogue), inputs)
+    return _map(lambda x: gemm_int8(x[0], x[1], packed, epilogue), inputs)
 
 
 def _add_products(streams: list[Floats], inputs: list[Quantized], packed: PackedWeight) -> None:
-    _map(lambda x, stream: gemm_int8(*x, packed, Epilogue.ADD, out=stream), inputs, streams)
+    _map(lambda x, stream: gemm_int8(x[0], x[1], packed, Epilogue.ADD, out=stream), inputs, streams)
 
 
 def _gram(inputs: list[Quantized]) -> Floats:
-    """Gram matrix [K, K] of the quantised inputs, every row brought to one norm: its scale says nothing about its errors."""
-    codes = np.concatenate([codes for codes, _ in inputs]).astype(np.float32)
-    unit = np.ones(codes.shape[1], dtype=np.float32)
-    return gram_matrix(np.ascontiguousarray(rmsnorm_rows(codes, unit, _SMALLEST_SQUARE).T), threads=_THREADS)
+    """Gram matrix [K, K] of the quantised inputs, every row brought to one norm: its scale says nothing about its errors.
+
+    The first token of a piece counts more, since all others attend to it.
+    """
+    unit = np.ones(inputs[0][0].shape[1], dtype=np.float32)
+    rows = [rmsnorm_rows(codes.astype(np.float32), unit, _SMALLEST_SQUARE) for codes, _ in inputs]
+    for piece in rows:
+        piece[0] *= _FIRST_TOKEN_WEIGHT
+    return gram_matrix(np.ascontiguousarray(np.concatenate(rows).T), threads=_THREADS)
 
 
 def _compensate(weights: Weights, names: list[str], gram: Floats) -> None:
