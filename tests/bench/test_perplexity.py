@@ -17,7 +17,7 @@ from duologue.bench.perplexity import (
 )
 from duologue.dialogue.template import ChatTemplate
 from duologue.dialogue.tokenizer import Tokenizer
-from duologue.engine.load import calibration_text, load_for_engine
+from duologue.engine.load import calibration_chats, calibration_text, load_for_engine
 from duologue.errors import InvalidRequestError, ModelLoadError
 from duologue.models.checkpoint import Checkpoint
 from duologue.models.packed_model import PackedModel
@@ -152,7 +152,8 @@ def test_the_text_and_the_calibration_text_share_no_phrase() -> None:
         return {tuple(words[i : i + 6]) for i in range(len(words) - 5)}
 
     assert len(phrases(licence_text())) > 10_000
-    assert not phrases(licence_text()) & phrases(calibration_text())
+    chats = " ".join(message["content"] for chat in calibration_chats() for message in chat)
+    assert not phrases(licence_text()) & (phrases(calibration_text()) | phrases(chats))
 
 
 def test_smollm2_in_int8_predicts_like_the_float_model(smollm2_path: Path) -> None:

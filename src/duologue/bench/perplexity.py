@@ -17,6 +17,7 @@ from importlib.resources import files
 import numpy as np
 import numpy.typing as npt
 
+from duologue.bench.float_attention import float_attention_logits
 from duologue.dialogue.template import ChatTemplate
 from duologue.dialogue.tokenizer import Tokenizer
 from duologue.engine.request import FixedPages, Request
@@ -152,8 +153,17 @@ def chat_prompts() -> list[str]:
 class LogitReader:
     """The engine's runner on one model, driven for its logits, one sequence at a time."""
 
-    def __init__(self, model: PackedModel, *, threads: int | None = None, isa: str = "") -> None:
+    def __init__(
+        self,
+        model: PackedModel,
+        *,
+        threads: int | None = None,
+        isa: str = "",
+        float_attention: bool = False,
+    ) -> None:
+        """`float_attention` reads with Q, K, V and P in float32, which the engine cannot: slower, and for `read` alone."""
         self.model = model
+        self._float_attention = float_attention
         self.context_tokens = min(WINDOW_TOKENS, model.spec.context_tokens)
         self._pages = -(-self.context_tokens // PAGE_TOKENS)
         self._runner = Runner(
@@ -171,6 +181,9 @@ class LogitReader:
 
     def read(self, ids: Sequence[int]) -> Iterator[Floats]:
         """Logits [rows, vocab] of at most 256 tokens at a time, each valid until the next is asked for."""
+        if self._float_attention:
+            yield from float_attention_logits(self.model, ids, chunk_tokens=_CHUNK_TOKENS)
+            return
         request = self._request(ids)
         while request.computed < len(ids):
             yield self._step(request, min(_CHUNK_TOKENS, len(ids) - request.computed))
@@ -218,13 +231,15 @@ def measure_perplexity(
     tokens: int | None = None,
     threads: int | None = None,
     isa: str = "",
+    float_attention: bool = False,
     on_progress: Progress = _silent,
 ) -> Perplexity:
     """Perplexity of the first `tokens` tokens of a text (all by default); against `reference` too, if given.
 
+    `float_attention` leaves Q, K, V and P in float32, to tell what weights and activations alone cost.
     Raises InvalidRequestError when the text has fewer than `tokens` tokens, or fewer than two.
     """
-    reader = LogitReader(model, threads=threads, isa=isa)
+    reader = LogitReader(model, threads=threads, isa=isa, float_attention=float_attention)
     ids = reader.tokenizer.encode(text)
     wanted = len(ids) if tokens is None else tokens
     if len(ids) < wanted or wanted < 2:

@@ -34,6 +34,11 @@ def evaluate() -> None:
 @click.option(
     "--prompts", is_flag=True, help="Compare greedy replies to 50 chat prompts with the float32 model's."
 )
+@click.option(
+    "--float-attention",
+    is_flag=True,
+    help="Read the text with attention in float32: weights and activations alone in int8.",
+)
 @click.option("--threads", type=click.IntRange(1), help="Engine threads; all cores unless given.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def perplexity(
@@ -42,6 +47,7 @@ def perplexity(
     reference: bool,
     tokens: int | None,
     prompts: bool,
+    float_attention: bool,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -65,6 +71,7 @@ def perplexity(
             reference=checkpoint if reference else None,
             tokens=tokens,
             threads=threads,
+            float_attention=float_attention,
             on_progress=status.update,
         )
         replies: list[GreedyReply] = []

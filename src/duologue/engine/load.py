@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
+from duologue.dialogue.template import ChatTemplate
 from duologue.dialogue.tokenizer import Tokenizer
 from duologue.dialogue.vocabulary import Vocabulary
-from duologue.errors import SettingError
+from duologue.errors import InvalidRequestError, SettingError, TemplateError
 from duologue.kernels import isa_name
 from duologue.models.checkpoint import Checkpoint
 from duologue.models.load import PackedModel, Prepared, load_model
 
+_CALIBRATION_TOKENS = 12_288
+_TEXT_TOKENS = 8_192
+"""Bounds for tokenizers that take several times as many tokens for the text: they leave room for chats."""
+
 
 def calibration_text() -> str:
-    """The text that ships with the package and on which scales are moved when a model is first loaded."""
+    """The prose, code and lists that ship with the package, on which a model is calibrated when it is first loaded."""
     return (files("duologue.models") / "data" / "calibration.txt").read_text(encoding="utf-8")
 
 
+def calibration_chats() -> list[list[dict[str, str]]]:
+    """The chats that ship with the package for the same purpose, each a list of messages."""
+    path = files("duologue.models") / "data" / "calibration_chats.json"
+    chats: list[list[dict[str, str]]] = json.loads(path.read_text(encoding="utf-8"))
+    return chats
+
+
 def prepare(checkpoint: Checkpoint) -> Prepared:
-    """The checkpoint's tokenizer, and the calibration text in its ids."""
+    """The checkpoint's tokenizer, and calibration text and chats in its ids, chats in the model's own template."""
     if checkpoint.tokenizer_folder is not None:
         tokenizer = Tokenizer.from_hf_folder(checkpoint.tokenizer_folder)
     else:
         tokenizer = Tokenizer.from_gguf_metadata(checkpoint.tokenizer_metadata)
-    ids = tokenizer.encode(calibration_text(), add_bos=tokenizer.adds_bos)
-    return Prepared(tokenizer=tokenizer.to_bytes(), calibration_ids=np.array(ids, dtype=np.int32))
+    ids = tokenizer.encode(calibration_text(), add_bos=tokenizer.adds_bos)[:_TEXT_TOKENS]
+    for chat in calibration_chats():
+        if len(ids) >= _CALIBRATION_TOKENS:
+            break
+        ids += _encode_chat(tokenizer, checkpoint.chat_template, chat)
+    return Prepared(
+        tokenizer=tokenizer.to_bytes(), calibration_ids=np.array(ids[:_CALIBRATION_TOKENS], dtype=np.int32)
+    )
+
+
+def _encode_chat(tokenizer: Tokenizer, source: str | None, chat: list[dict[str, str]]) -> list[int]:
+    """In the model's own template; as plain text where it has none, or one that does not take this chat."""
+    if source is not None:
+        with suppress(TemplateError, InvalidRequestError):
+            template = ChatTemplate.for_tokenizer(source, tokenizer)
+            return template.encode_chat(tokenizer, chat, add_generation_prompt=False)
+    return tokenizer.encode("\n\n".join(message["content"] for message in chat) + "\n\n")
 
 
 def load_for_engine(model: str | Path, *, progress: bool = False) -> PackedModel:

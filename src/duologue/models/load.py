@@ -70,9 +70,12 @@ def load_model(
 
 
 def calibration_digest() -> str:
-    """Hex SHA-256 of the calibration text that ships with the package."""
-    text = Path(__file__).with_name("data") / "calibration.txt"
-    return hashlib.sha256(text.read_bytes()).hexdigest()
+    """Hex SHA-256 of the calibration text and chats that ship with the package."""
+    data = Path(__file__).with_name("data")
+    digest = hashlib.sha256()
+    for name in ("calibration.txt", "calibration_chats.json"):
+        digest.update((data / name).read_bytes())
+    return digest.hexdigest()
 
 
 def packed_path(key: str) -> Path:
@@ -110,8 +113,8 @@ def _cached(path: Path, key: str, check: Check | None = None) -> PackedModel | N
 
 
 def _pack_and_cache(source: Source, prepare: Prepare, path: Path, key: str, progress: bool) -> PackedModel:
-    with _status(f"Preparing {source.name} (once)", progress):
-        model = _pack(source, prepare)
+    with _status(f"Preparing {source.name} (once)", progress) as tell:
+        model = _pack(source, prepare, tell)
         try:
             write_packed(path, model, key)
         except OSError as error:
@@ -125,13 +128,19 @@ def _pack_and_cache(source: Source, prepare: Prepare, path: Path, key: str, prog
     return _cached(path, key) or model
 
 
-def _pack(source: Source, prepare: Prepare) -> PackedModel:
+def _pack(source: Source, prepare: Prepare, tell: Callable[[str], None]) -> PackedModel:
     checkpoint = source.read()
     prepared = prepare(checkpoint)
     # Imported here because a start from the packed cache does not need it.
     from duologue.models.calibrate import calibrate
 
-    weights = calibrate(checkpoint.spec, checkpoint.weights, prepared.calibration_ids)
+    layers = len(checkpoint.spec.layers)
+    weights = calibrate(
+        checkpoint.spec,
+        checkpoint.weights,
+        prepared.calibration_ids,
+        on_layer=lambda count: tell(f"layer {count} of {layers}"),
+    )
     return PackedModel(
         name=source.name,
         spec=checkpoint.spec,
@@ -167,13 +176,14 @@ def _packing_lock(path: Path, source: Source) -> Iterator[None]:
 
 
 @contextmanager
-def _status(text: str, progress: bool) -> Iterator[None]:
+def _status(text: str, progress: bool) -> Iterator[Callable[[str], None]]:
+    """Shows `text`; what is yielded takes news to append to it."""
     import sys
 
     if not (progress and sys.stderr.isatty()):
-        yield
+        yield lambda news: None
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(text):
-        yield
+    with Console(stderr=True).status(text) as status:
+        yield lambda news: status.update(f"{text}: {news}")

@@ -19,7 +19,7 @@ from duologue.models.checkpoint import Weights
 from duologue.models.rope import rope_kinds, rope_tables
 from duologue.models.spec import LayerSpec, ModelSpec
 
-CALIBRATION_VERSION = 3
+CALIBRATION_VERSION = 4
 """Raised when `calibrate` would give other weights for the same checkpoint and text."""
 
 QUANTISER_VERSION = 1
