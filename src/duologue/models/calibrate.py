@@ -54,6 +54,7 @@ T = TypeVar("T")
 _SMALLEST_SQUARE = 1e-10
 _THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _FIRST_TOKEN_WEIGHT = np.float32(4.0)
+_TRANSPOSED_CHANNELS = 64
 _DOWN_STEP = 4  # every fourth token tells the down projection's scale
 
 
@@ -258,11 +259,20 @@ def _gram(inputs: list[Quantized]) -> Floats:
 
     The first token of a piece counts more, since all others attend to it.
     """
-    unit = np.ones(inputs[0][0].shape[1], dtype=np.float32)
-    rows = [rmsnorm_rows(codes.astype(np.float32), unit, _SMALLEST_SQUARE) for codes, _ in inputs]
-    for piece in rows:
-        piece[0] *= _FIRST_TOKEN_WEIGHT
-    return gram_matrix(np.ascontiguousarray(np.concatenate(rows).T), threads=_THREADS)
+    depth = inputs[0][0].shape[1]
+    unit = np.ones(depth, dtype=np.float32)
+    channels = np.empty((depth, sum(len(codes) for codes, _ in inputs)), dtype=np.float32)
+    begin = 0
+    for codes, _ in inputs:
+        rows = rmsnorm_rows(codes.astype(np.float32), unit, _SMALLEST_SQUARE)
+        rows[0] *= _FIRST_TOKEN_WEIGHT
+        # Some channels at a time: a transpose of the whole goes through memory once for each of them.
+        for c in range(0, depth, _TRANSPOSED_CHANNELS):
+            channels[c : c + _TRANSPOSED_CHANNELS, begin : begin + len(rows)] = rows[
+                :, c : c + _TRANSPOSED_CHANNELS
+            ].T
+        begin += len(rows)
+    return gram_matrix(channels, threads=_THREADS)
 
 
 def _compensate(weights: Weights, names: list[str], gram: Floats) -> None:

@@ -12,10 +12,15 @@ codes on every machine; a library's matrix product would not.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 Doubles = npt.NDArray[np.float64]
+
+_BLOCK_ROWS = 128
+"""Rows that are turned at once: all the intermediate results of a factor then fit into a core's cache."""
 
 
 def prime_factors(n: int) -> list[int]:
@@ -31,6 +36,15 @@ def prime_factors(n: int) -> list[int]:
 
 def rotate(x: npt.ArrayLike) -> Doubles:
     """x [..., d] times the rotation, in float64."""
+    x = np.asarray(x)
+    rows = x.reshape(-1, x.shape[-1])
+    out: Doubles = np.empty(rows.shape, dtype=np.float64)
+    for begin in range(0, len(rows), _BLOCK_ROWS):
+        out[begin : begin + _BLOCK_ROWS] = _rotate_block(rows[begin : begin + _BLOCK_ROWS])
+    return out.reshape(x.shape)
+
+
+def _rotate_block(x: npt.NDArray[Any]) -> Doubles:
     out: Doubles = np.array(x, dtype=np.float64)
     shape = out.shape
     stride = shape[-1]
@@ -56,4 +70,9 @@ def rotate_rows(w: npt.ArrayLike) -> Doubles:
 
     Every factor is symmetric and they act on different axes, so the rotation is its own transpose and inverse.
     """
-    return np.ascontiguousarray(rotate(np.ascontiguousarray(np.asarray(w, dtype=np.float64).T)).T)
+    w = np.asarray(w)
+    out: Doubles = np.empty(w.shape, dtype=np.float64)
+    for begin in range(0, w.shape[1], _BLOCK_ROWS):
+        end = begin + _BLOCK_ROWS
+        out[:, begin:end] = _rotate_block(np.ascontiguousarray(w[:, begin:end].T)).T
+    return out
