@@ -192,3 +192,22 @@ def test_every_request_ends_and_no_page_is_lost(
 def test_config_names_a_field_that_is_out_of_range(field: str) -> None:
     with pytest.raises(ValueError, match=field):
         SchedulerConfig(**{field: 0})
+
+
+@pytest.mark.parametrize("window", [64, 100, 128])
+def test_a_cached_prompt_is_admitted_when_the_local_pool_holds_one_window_only(window: int) -> None:
+    step = 2 * PAGE_TOKENS
+    local_pages = -(-(window + step) // PAGE_TOKENS) + 2  # the least that `KvGeometry.for_budget` grants
+    cache = KvCache(KvGeometry(PAGE_TOKENS, 100, 1, local_pages, 1, window))
+    scheduler = Scheduler(SchedulerConfig(max_batch_tokens=step, max_num_seqs=4), cache)
+    for number, prompt in enumerate(range(10, 12 * PAGE_TOKENS, 37)):
+        for request in (
+            make_request(number, prompt, 1, common=prompt),
+            make_request(number, prompt + 3 * step, 2, common=prompt),
+        ):
+            scheduler.add(request)
+            while scheduler.has_work:
+                chunks = scheduler.plan()
+                assert chunks, f"nothing can run, though request {request.number} waits alone"
+                apply(scheduler, chunks)
+            scheduler.check_integrity()

@@ -203,7 +203,9 @@ class Scheduler:
         sequence = self.cache.open(
             request.tokens, request.scope, turns=request.marks.turns, shared=request.marks.shared
         )
-        needed_global, needed_local = self._missing_pages(sequence, request.total_tokens + 1)
+        needed_global, needed_local = self._missing_pages(
+            sequence, sequence.cached_tokens, request.total_tokens + 1
+        )
         promised_global, promised_local = self._promised_pages()
         if needed_global + promised_global > self.cache.available(
             GLOBAL
@@ -221,13 +223,13 @@ class Scheduler:
         self._insert_running(request)
         return True
 
-    def _missing_pages(self, sequence: CachedSequence, tokens: int) -> tuple[int, int]:
+    def _missing_pages(self, sequence: CachedSequence, computed: int, tokens: int) -> tuple[int, int]:
         geometry = self.cache.geometry
         held = sequence.page_count
         missing = max(0, geometry.pages_for(tokens) - held)
         # Of what it holds already, the pages of its window are local ones; they make room as it goes on.
         most_local = geometry.local_pages_for(tokens, self.config.max_batch_tokens)
-        held_local = min(held, geometry.pages_for(geometry.window_tokens))
+        held_local = held - max(0, computed - geometry.window_tokens + 1) // geometry.page_tokens
         return missing, max(0, min(missing, most_local - held_local))
 
     def _promised_pages(self) -> tuple[int, int]:
@@ -235,7 +237,7 @@ class Scheduler:
         promised_global = promised_local = 0
         for request in self.running:
             assert request.sequence is not None
-            missing = self._missing_pages(request.sequence, request.total_tokens + 1)
+            missing = self._missing_pages(request.sequence, request.computed, request.total_tokens + 1)
             promised_global += missing[0]
             promised_local += missing[1]
         return promised_global, promised_local
