@@ -50,7 +50,11 @@ class Prompts:
         self, request: ChatCompletionRequest, scope: CacheScope, *, only_look: bool = False
     ) -> EncodedDialogue:
         """The prompt. With `only_look` nothing that the request says is kept. Raises `InvalidRequestError` or `TemplateError`."""
-        chars = sum(len(message.content) + _CHARS_PER_MESSAGE for message in request.messages)
+        chars = sum(
+            len(message.content) + len(message.name or "") + _CHARS_PER_MESSAGE
+            for message in request.messages
+        )
+        chars += sum(len(insert.content) + _CHARS_PER_MESSAGE for insert in request.volatile or ())
         if chars <= _INLINE_ENCODE_CHARS:
             return self._encode(request, scope, only_look)
         return await asyncio.get_running_loop().run_in_executor(None, self._encode, request, scope, only_look)
