@@ -132,6 +132,25 @@ def test_what_a_killed_process_left_is_removed(cache: Path, folder: Path) -> Non
     assert not leftover.exists()
 
 
+def test_packed_files_of_other_versions_go_when_nobody_uses_them(cache: Path, folder: Path) -> None:
+    load_model(folder, prepare)
+    [path] = packed_files(cache)
+    source = path.name.split(".")[0]
+    old, fresh, other = (
+        path.with_name(f"{name}.safetensors") for name in (f"{source}.old", f"{source}.new", "z.old")
+    )
+    for file in (old, fresh, other):
+        file.write_bytes(b"")
+    for file in (old, other):
+        os.utime(file, (0, 0))
+    path.unlink()
+    load_model(folder, prepare)
+    assert packed_files(cache) == sorted([path, fresh, other])
+    os.utime(path, (0, 0))
+    load_model(folder, prepare)
+    assert path.stat().st_mtime > 0
+
+
 def test_two_processes_at_once_pack_once_and_later_ones_import_little(
     cache: Path, folder: Path, tmp_path: Path
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import logging
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -42,6 +44,8 @@ class Prepared:
 
 
 Prepare = Callable[[Checkpoint], Prepared]
+_OUTDATED_S = 7 * 86400.0
+"""A packed file of another version that no start has read for so long is removed when the source is packed again."""
 Check = Callable[[PackedModel], None]
 
 
@@ -57,7 +61,7 @@ def load_model(
     """
     source = resolve(model, progress=progress)
     key = _packed_key(source)
-    path = packed_path(key)
+    path = packed_path(source.digest(), key)
     packed = _cached(path, key, check)
     if packed is None:
         with _packing_lock(path, source):
@@ -65,7 +69,9 @@ def load_model(
             if packed is None:
                 remove_leftovers(path)
                 packed = _pack_and_cache(source, prepare, path, key, progress)
+                _remove_outdated(path)
                 _give_memory_back()
+    _mark_used(path)
     return replace(packed, name=source.name)  # the same weights may be reached under several names
 
 
@@ -78,9 +84,24 @@ def calibration_digest() -> str:
     return digest.hexdigest()
 
 
-def packed_path(key: str) -> Path:
-    """Where the packed model of a key is cached."""
-    return cache_folder() / "packed" / f"{key}.safetensors"
+def packed_path(source_digest: str, key: str) -> Path:
+    """Where the packed model of a source is cached: versions of one source lie side by side."""
+    return cache_folder() / "packed" / f"{source_digest[:24]}.{key[:40]}.safetensors"
+
+
+def _mark_used(path: Path) -> None:
+    with suppress(OSError):  # a cache that cannot be written is no reason to fail
+        os.utime(path)
+
+
+def _remove_outdated(path: Path) -> None:
+    """Remove what other versions of duologue packed of the same source, unless one of them still uses it."""
+    source = path.name.split(".")[0]
+    for other in path.parent.glob(f"{source}.*.safetensors"):
+        with suppress(OSError):
+            if other != path and time.time() - other.stat().st_mtime > _OUTDATED_S:
+                other.unlink()
+                other.with_suffix(".lock").unlink()
 
 
 def _packed_key(source: Source) -> str:
