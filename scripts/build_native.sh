@@ -10,4 +10,8 @@ build=${2:-build/dev}
 cmake -S . -B "$build" -DPython_EXECUTABLE="$python" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" "$@" > "${TMPDIR:-/tmp}/duologue-cmake.log" ||
   { cat "${TMPDIR:-/tmp}/duologue-cmake.log"; exit 1; }
 cmake --build "$build" -j "$(nproc)"
-cp "$build"/_native*.so src/duologue/kernels/
+# Renamed into place: writing into a module that a running process has mapped would kill it.
+for module in "$build"/_native*.so; do
+  cp "$module" "src/duologue/kernels/.new.so"
+  mv "src/duologue/kernels/.new.so" "src/duologue/kernels/$(basename "$module")"
+done
