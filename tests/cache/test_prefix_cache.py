@@ -272,6 +272,27 @@ def test_forgetting_a_key_removes_what_nobody_else_reaches() -> None:
     case.cache.check_integrity()
 
 
+def test_forgetting_a_key_takes_its_tokens_out_of_a_page_where_another_key_ends() -> None:
+    case = engine()
+    case.run(SPACE, [1, 2], owner=b"a")
+    case.run(SPACE, [1, 2, 3], owner=b"b")  # goes on in the page of a
+    assert case.cache.forget(b"b") == (0, 1)
+    assert matched(case, [1, 2, 3, 4]) == 2
+    assert case.cache.stored_branch(SPACE, np.array([1, 2], dtype=np.int32), 10) == []
+    case.cache.check_integrity()
+    # The same where the page became full and was continued, and where what remains begins another page.
+    case.run(SPACE, [1, 2, 3, 4, 5], owner=b"b")
+    case.run(SPACE, [1, 2, 8], owner=b"c")
+    assert case.cache.forget(b"b") == (2, 3)
+    assert matched(case, [1, 2, 3, 4, 5]) == 2
+    case.cache.check_integrity()
+    assert case.cache.forget(b"c") == (0, 1)
+    assert matched(case, [1, 2, 8]) == 2
+    assert case.cache.forget(b"a") == (1, 2)
+    assert case.cache.stats()["stored_tokens"] == 0
+    case.cache.check_integrity()
+
+
 def test_what_two_keys_stored_stays_until_both_are_forgotten() -> None:
     case = engine()
     for owner in (b"a", b"b"):

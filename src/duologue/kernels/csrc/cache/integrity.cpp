@@ -117,8 +117,11 @@ void PrefixCache::check_integrity() const {
         }
     }
     check(locked == locked_nodes_ && pinned == pinned_local_pages_, "the counts of locked pages are wrong");
-    for (const auto& [node, owners] : tails_)
-        for (const int32_t owner : owners) check(nodes_[size_t(node)].in_use && owner_tails_[size_t(owner)].count(node) == 1, "an owner does not know its tail");
+    for (const auto& [node, tails] : tails_)
+        for (const Tail& tail : tails) {
+            check(nodes_[size_t(node)].in_use && owner_tails_[size_t(tail.owner)].count(node) == 1, "an owner does not know its tail");
+            check(tail.token_count >= 1 && tail.token_count <= nodes_[size_t(node)].token_count, "a tail ends outside its page");
+        }
     check(ghosts_.size() == ghost_set_.size() && ghosts_.size() <= ghost_limit_, "the memory of evicted pages is wrong");
 }
 

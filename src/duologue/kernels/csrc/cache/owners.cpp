@@ -34,20 +34,25 @@ void PrefixCache::drop_owner_if_unused(int32_t owner) {
     free_owners_.push_back(owner);
 }
 
-void PrefixCache::add_tail(int32_t owner, int32_t node) {
+void PrefixCache::add_tail(int32_t owner, int32_t node, int32_t token_count) {
     // The ends of the owner's earlier turns on this branch are part of it now.
     for (int32_t at = nodes_[node].parent; at != kNone; at = nodes_[at].parent)
         if (nodes_[at].has_tails) drop_tail(owner, at);
-    if (!owner_tails_[size_t(owner)].insert(node).second) return;
-    tails_[node].push_back(owner);
-    nodes_[node].has_tails = true;
+    std::vector<Tail>& tails = tails_[node];
+    if (owner_tails_[size_t(owner)].insert(node).second) {
+        tails.push_back({owner, token_count});
+        nodes_[node].has_tails = true;
+        return;
+    }
+    const auto known = std::find_if(tails.begin(), tails.end(), [owner](const Tail& tail) { return tail.owner == owner; });
+    known->token_count = std::max(known->token_count, token_count);
 }
 
 // The owner itself stays known; the caller drops it when it is not used any more.
 void PrefixCache::drop_tail(int32_t owner, int32_t node) {
     if (owner_tails_[size_t(owner)].erase(node) == 0) return;
     const auto found = tails_.find(node);
-    found->second.erase(std::find(found->second.begin(), found->second.end(), owner));
+    found->second.erase(std::find_if(found->second.begin(), found->second.end(), [owner](const Tail& tail) { return tail.owner == owner; }));
     if (found->second.empty()) {
         tails_.erase(found);
         nodes_[node].has_tails = false;
@@ -56,18 +61,17 @@ void PrefixCache::drop_tail(int32_t owner, int32_t node) {
 
 void PrefixCache::move_tails(int32_t from, int32_t to) {
     if (!nodes_[from].has_tails) return;
-    const std::vector<int32_t> owners = tails_[from];
-    for (const int32_t owner : owners) {
+    // To a page at the same place, or to the one above, which the owners reach whole.
+    const bool upwards = nodes_[from].depth > nodes_[to].depth;
+    const std::vector<Tail> tails = tails_[from];
+    for (const auto& [owner, token_count] : tails) {
         drop_tail(owner, from);
-        if (nodes_[to].parent != kNone && owner_tails_[size_t(owner)].insert(to).second) {
-            tails_[to].push_back(owner);
-            nodes_[to].has_tails = true;
-        }
+        if (nodes_[to].parent != kNone) add_tail(owner, to, upwards ? P() : token_count);
         drop_owner_if_unused(owner);
     }
 }
 
-// Removes a page and those above it that nobody else stored or uses.
+// Removes a page and those above it that nobody else stored or uses; of a page where others end, what lies behind their ends.
 void PrefixCache::prune(int32_t node, Forgotten& forgotten) {
     while (nodes_[node].parent != kNone && nodes_[node].locks == 0 && !nodes_[node].has_tails && !nodes_[node].children) {
         const int32_t parent = nodes_[node].parent;
@@ -76,6 +80,31 @@ void PrefixCache::prune(int32_t node, Forgotten& forgotten) {
         remove_leaf(node, false);
         node = parent;
     }
+    cut_to_tails(node, forgotten);
+}
+
+// Owners may end within a page that another one went on writing. Once that one is forgotten, its tokens must go.
+void PrefixCache::cut_to_tails(int32_t id, Forgotten& forgotten) {
+    Node& node = nodes_[id];
+    if (!node.has_tails || node.locks > 0 || node.children) return;
+    int32_t count = 0;
+    for (const Tail& tail : tails_[id]) count = std::max(count, tail.token_count);
+    if (count >= node.token_count) return;
+    forgotten.tokens += node.token_count - count;
+    const Children& siblings = *nodes_[node.parent].children;
+    auto at = siblings.lower_bound(std::pair<const int32_t*, int64_t>{tokens_of(id), count});
+    if (*at == id) ++at;
+    if (at != siblings.end() && nodes_[*at].token_count >= count && std::equal(tokens_of(id), tokens_of(id) + count, tokens_of(*at))) {
+        move_tails(id, *at);
+        ++forgotten.pages;
+        remove_leaf(id, false);
+        return;
+    }
+    drop_checkpoints_of(id);  // of windows that end behind the cut, or will no longer be continued from
+    detach(id);
+    std::fill(tokens_of(id) + count, tokens_of(id) + node.token_count, 0);
+    node.token_count = count;
+    attach(id);
 }
 
 Forgotten PrefixCache::forget(const std::string& owner) {
@@ -105,13 +134,14 @@ Forgotten PrefixCache::forget_space(const std::string& space) {
     if (root == kNone) return forgotten;
     for (Sequence& sequence : sequences_)
         if (sequence.in_use && sequence.root == root) sequence.forget = true;
-    std::vector<int32_t> nodes;
-    for (size_t i = 0; i < nodes_.size(); ++i)
-        if (nodes_[i].in_use && nodes_[i].root == root && nodes_[i].parent != kNone) nodes.push_back(static_cast<int32_t>(i));
-    std::sort(nodes.begin(), nodes.end(), [this](int32_t a, int32_t b) { return nodes_[a].depth > nodes_[b].depth; });
-    for (const int32_t node : nodes) {
+    // Parents before their children, and then from the back. A tenant may have many small namespaces, so only this one is walked.
+    std::vector<int32_t> nodes = {root};
+    for (size_t i = 0; i < nodes.size(); ++i)
+        if (const Children* children = nodes_[nodes[i]].children.get()) nodes.insert(nodes.end(), children->begin(), children->end());
+    for (size_t i = nodes.size(); i-- > 1;) {
+        const int32_t node = nodes[i];
         while (nodes_[node].has_tails) {
-            const int32_t owner = tails_[node].back();
+            const int32_t owner = tails_[node].back().owner;
             drop_tail(owner, node);
             drop_owner_if_unused(owner);
         }

@@ -140,6 +140,12 @@ private:
         std::unique_ptr<Children> children;
     };
 
+    // An owner's branch ends in a page, behind so many of its tokens: what follows there is not the owner's.
+    struct Tail {
+        int32_t owner;
+        int32_t token_count;
+    };
+
     struct Checkpoint {
         int32_t node = kNone;   // the page that holds the last position of the window
         int32_t pages = 0;      // of the window, upwards from `node`
@@ -229,10 +235,11 @@ private:
     // owners.cpp: whose branches are whose
     int32_t take_owner(const std::string& owner);
     void drop_owner_if_unused(int32_t owner);
-    void add_tail(int32_t owner, int32_t node);
+    void add_tail(int32_t owner, int32_t node, int32_t token_count);
     void drop_tail(int32_t owner, int32_t node);
     void move_tails(int32_t from, int32_t to);
     void prune(int32_t node, Forgotten& forgotten);
+    void cut_to_tails(int32_t node, Forgotten& forgotten);
 
     const PrefixCacheConfig config_;
     const uint64_t hash_mask_;
@@ -267,7 +274,7 @@ private:
     std::vector<std::unordered_set<int32_t>> owner_tails_;   // nodes by owner
     std::vector<int32_t> owner_sequences_;                   // running sequences by owner
     std::vector<int32_t> free_owners_;
-    std::unordered_map<int32_t, std::vector<int32_t>> tails_;  // owners by node
+    std::unordered_map<int32_t, std::vector<Tail>> tails_;     // by node
 
     // Hashes of evicted pages, oldest first: a miss there was an eviction, not something new.
     std::deque<uint64_t> ghosts_;

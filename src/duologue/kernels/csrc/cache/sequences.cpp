@@ -258,7 +258,7 @@ void PrefixCache::close(int32_t id, const int32_t* tokens, int64_t computed, boo
         if (last != sequence.root) {
             note_boundaries(sequence, last, computed, now_s);
             if (hybrid()) add_checkpoint(last, computed, CheckpointKind::kTurn, score_s);
-            add_tail(sequence.owner, last);
+            add_tail(sequence.owner, last, static_cast<int32_t>(computed - int64_t(nodes_[last].depth - 1) * P()));
         }
     }
     const int32_t last = pinned_node(sequence);
