@@ -7,6 +7,8 @@ namespace duologue {
 
 namespace {
 
+constexpr int64_t kBranchesCompared = 256;
+
 const PrefixCacheConfig& checked(const PrefixCacheConfig& config) {
     if (config.page_tokens < 1 || config.global_pages < 1 || config.local_pages < 0 || config.window_tokens < 0)
         throw std::invalid_argument("page_tokens and global_pages must be positive, local_pages and window_tokens not negative");
@@ -48,9 +50,15 @@ std::vector<int32_t> PrefixCache::stored_branch(const std::string& space, const 
     while (int64_t(branch.size()) < limit) {
         for (int64_t i = skip; i < nodes_[at].token_count && int64_t(branch.size()) < limit; ++i) branch.push_back(tokens_of(at)[i]);
         if (!nodes_[at].children) break;
-        // Of several branches the one used last is what the caller most likely has in mind.
-        at = *std::max_element(nodes_[at].children->begin(), nodes_[at].children->end(),
-                               [this](int32_t a, int32_t b) { return nodes_[a].score_s < nodes_[b].score_s; });
+        // Of several branches the one used last is what the caller most likely has in mind. Under a persona there may be tens of
+        // thousands, a cache miss each, and all of the engine waits for this.
+        const Children& children = *nodes_[at].children;
+        at = *children.begin();
+        int64_t compared = 0;
+        for (const int32_t child : children) {
+            if (nodes_[child].score_s > nodes_[at].score_s) at = child;
+            if (++compared == kBranchesCompared) break;
+        }
         skip = 0;
     }
     return branch;
