@@ -11,6 +11,7 @@ import click
 
 from duologue.cli.bench_cache import cache
 from duologue.cli.bench_dialogues import dialogues
+from duologue.cli.bench_lookup import lookup
 from duologue.models.registry import DEFAULT_MODEL
 
 
@@ -21,6 +22,7 @@ def bench() -> None:
 
 bench.add_command(dialogues)
 bench.add_command(cache)
+bench.add_command(lookup)
 
 
 @bench.command()
