@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 
 from duologue.api.keys import KeyEntry, append_key, key_digest, new_key
 from duologue.api.tenants import KeyFileTenants
+from duologue.dialogue.encoded_dialogue import EncodedDialogue
 from tests.server.conftest import RunningServer, running_server, unique
 
 Messages = list[dict[str, str]]
@@ -107,6 +109,26 @@ def test_a_miss_is_explained(served: RunningServer) -> None:
     other = report([{**system, "content": system["content"].replace("keeper", "painter")}, first[1]])
     assert (other["cause"], other["divergence"]["message"]) == ("new", 0)
     assert report(edited, cache_salt=unique())["cause"] == "salt"
+
+
+def test_a_miss_in_a_long_message_is_explained_without_holding_up_the_event_loop(
+    served: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def locate(prompt: EncodedDialogue, token: int, of: Any = EncodedDialogue.locate) -> Any:
+        threads.append(threading.current_thread())
+        return of(prompt, token)
+
+    monkeypatch.setattr(EncodedDialogue, "locate", locate)
+    content = f"{unique()} " + "What is a tide? " * 100
+    ask(served, [user(content)])
+    reply = ask(served, [user(content + "Tell me.")], explain_cache=True)
+    assert reply["usage"]["prompt_tokens"] > 1024
+    divergence = reply["cache_report"]["divergence"]
+    assert (divergence["message"], divergence["character"]) == (0, len(content))
+    assert threads
+    assert served.thread not in threads
 
 
 def test_an_explanation_never_shows_another_tenant_s_text(tiny_engine: Any, tmp_path: Any) -> None:

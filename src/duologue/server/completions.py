@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from duologue.api.cache_report import CacheMiss
     from duologue.api.chat import ChatCompletionRequest
+    from duologue.cache.scope import CacheScope
     from duologue.dialogue.encoded_dialogue import EncodedDialogue
     from duologue.engine.engine import Engine
     from duologue.engine.events import TokenEvent
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("duologue.server")
 
+# Places in a long prompt take milliseconds to find, up to 30 in one long message: they are looked for in a thread.
+_INLINE_LOOK_TOKENS = 1024
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -106,14 +110,17 @@ class ChatCompletions:
     ) -> str:
         cache_scope = running.scope
         prompt = await self._prompts.encode(request, cache_scope)
-        miss = self._cache.look(prompt, cache_scope)  # before the prompt itself is stored
-        report = self._cache.report(prompt, miss) if request.explain_cache else None
+        # Before the prompt itself is stored.
+        if len(prompt.ids) <= _INLINE_LOOK_TOKENS:
+            miss, report, marks = self._look(request, prompt, cache_scope)
+        else:
+            miss, report, marks = await asyncio.get_running_loop().run_in_executor(
+                None, self._look, request, prompt, cache_scope
+            )
         mailbox = Mailbox(asyncio.get_running_loop())
         params = request.sampling_params()
         post = functools.partial(self._postman.post, mailbox)
-        handle = self._engine.submit(
-            prompt.ids.tolist(), params, post, scope=cache_scope, marks=self._marks(prompt)
-        )
+        handle = self._engine.submit(prompt.ids.tolist(), params, post, scope=cache_scope, marks=marks)
         clock.miss_cause = miss.cause
         reply = _Reply(report)
         self._flights.started(handle)
@@ -129,6 +136,13 @@ class ChatCompletions:
                 self._prompts.remember(cache_scope, prompt, reply.text, ids)
             watcher.cancel()
             self._flights.stop(handle)
+
+    def _look(
+        self, request: ChatCompletionRequest, prompt: EncodedDialogue, scope: CacheScope
+    ) -> tuple[CacheMiss, dict[str, Any] | None, PromptMarks]:
+        miss = self._cache.look(prompt, scope)
+        report = self._cache.report(prompt, miss) if request.explain_cache else None
+        return miss, report, self._marks(prompt)
 
     def _marks(self, prompt: EncodedDialogue) -> PromptMarks:
         if not self._has_windows:  # the places matter only to windows of local KV

@@ -32,7 +32,7 @@ class Running:
 
 
 class TenantCache:
-    """Scopes, lookups, explanations and forgetting. Used on the event loop."""
+    """Scopes, lookups, explanations and forgetting. Used on the event loop; `look` and `report` from any thread."""
 
     def __init__(self, engine: Engine, prompts: Prompts) -> None:
         self._engine = engine
