@@ -262,12 +262,12 @@ def test_forgetting_a_key_removes_what_nobody_else_reaches() -> None:
     case.run(SPACE, [*persona, 10, 11, 12, 13, 14], owner=b"a")
     case.run(SPACE, [*persona, 20, 21], owner=b"b")
     before = stored(case)
-    assert case.cache.forget(b"a") == (2, 5)
+    assert case.cache.forget(b"a", 1000) == (2, 5)
     assert stored(case) == before - 2
     assert matched(case, [*persona, 10, 11]) == 4
     assert matched(case, [*persona, 20, 21]) == 6
-    assert case.cache.forget(b"a") == (0, 0)
-    assert case.cache.forget(b"b") == (2, 6)
+    assert case.cache.forget(b"a", 1000) == (0, 0)
+    assert case.cache.forget(b"b", 1000) == (2, 6)
     assert (stored(case), case.cache.stats()["roots"]) == (0, 0)
     case.cache.check_integrity()
 
@@ -276,19 +276,19 @@ def test_forgetting_a_key_takes_its_tokens_out_of_a_page_where_another_key_ends(
     case = engine()
     case.run(SPACE, [1, 2], owner=b"a")
     case.run(SPACE, [1, 2, 3], owner=b"b")  # goes on in the page of a
-    assert case.cache.forget(b"b") == (0, 1)
+    assert case.cache.forget(b"b", 1000) == (0, 1)
     assert matched(case, [1, 2, 3, 4]) == 2
     assert case.cache.stored_branch(SPACE, np.array([1, 2], dtype=np.int32), 10) == []
     case.cache.check_integrity()
     # The same where the page became full and was continued, and where what remains begins another page.
     case.run(SPACE, [1, 2, 3, 4, 5], owner=b"b")
     case.run(SPACE, [1, 2, 8], owner=b"c")
-    assert case.cache.forget(b"b") == (2, 3)
+    assert case.cache.forget(b"b", 1000) == (2, 3)
     assert matched(case, [1, 2, 3, 4, 5]) == 2
     case.cache.check_integrity()
-    assert case.cache.forget(b"c") == (0, 1)
+    assert case.cache.forget(b"c", 1000) == (0, 1)
     assert matched(case, [1, 2, 8]) == 2
-    assert case.cache.forget(b"a") == (1, 2)
+    assert case.cache.forget(b"a", 1000) == (1, 2)
     assert case.cache.stats()["stored_tokens"] == 0
     case.cache.check_integrity()
 
@@ -297,9 +297,9 @@ def test_what_two_keys_stored_stays_until_both_are_forgotten() -> None:
     case = engine()
     for owner in (b"a", b"b"):
         case.run(SPACE, [1, 2, 3, 4, 5], owner=owner)
-    case.cache.forget(b"a")
+    case.cache.forget(b"a", 1000)
     assert matched(case, [1, 2, 3, 4, 5]) == 5
-    case.cache.forget(b"b")
+    case.cache.forget(b"b", 1000)
     assert matched(case, [1, 2, 3, 4, 5]) == 0
 
 
@@ -310,7 +310,7 @@ def test_an_earlier_turn_is_forgotten_with_its_key_also_after_eviction_of_the_la
     for i in range(3):
         case.run(SPACE, [50 + i] * 7, owner=b"b")  # takes the free pages and then the end of a
     assert 0 < matched(case, [1, 2, 3, 4, 5, 6, 7, 8, 9]) < 9
-    case.cache.forget(b"a")
+    case.cache.forget(b"a", 1000)
     assert matched(case, [1, 2, 3, 4, 5, 6, 7, 8, 9]) == 0
     case.cache.check_integrity()
 
@@ -319,7 +319,7 @@ def test_a_running_request_of_a_forgotten_key_leaves_nothing() -> None:
     case = engine()
     running = case.open(SPACE, list(range(10)), owner=b"a")
     assert case.compute(running, 10)
-    case.cache.forget(b"a")
+    case.cache.forget(b"a", 1000)
     running.tokens += [50, 51]
     assert case.compute(running, 2)
     case.close(running)
@@ -331,7 +331,7 @@ def test_forgetting_a_namespace_spares_the_others() -> None:
     case = engine()
     case.run(b"x", list(range(9)), owner=b"a")
     case.run(b"y", list(range(9)), owner=b"a")
-    assert case.cache.forget_space(b"x") == (3, 9)
+    assert case.cache.forget_space(b"x", 1000) == (3, 9)
     assert matched(case, list(range(9)), b"x") == 0
     assert matched(case, list(range(9)), b"y") == 9
     case.cache.check_integrity()
@@ -392,3 +392,22 @@ def test_the_window_behind_a_persona_stays_for_the_next_dialogue() -> None:
             tokens = [*tokens, *(1000 * (dialogue + 1) + 50 * turn + i for i in range(9))]
             cached = case.run(SPACE, tokens, turns=(begin,), shared=(22,))
             assert cached == (begin if turn or dialogue else 0)
+
+
+def test_a_forgotten_namespace_is_out_of_reach_at_once_and_goes_slice_by_slice() -> None:
+    case = engine()
+    for i in range(5):
+        case.run(SPACE, [1, 2, 3, 4, 10 + i, 20], owner=b"a")
+    running = case.open(SPACE, [1, 2, 3, 4, 50, 51, 52, 53, 54])
+    assert case.compute(running, 9)
+    assert case.cache.forget_space(SPACE, 2)[0] == 2
+    assert matched(case, [1, 2, 3, 4, 10, 20]) == 0
+    case.cache.check_integrity()
+    case.run(SPACE, [1, 2, 3, 4, 60, 61], owner=b"b")  # a new tree of the same name
+    assert matched(case, [1, 2, 3, 4, 10, 20]) == 4
+    case.close(running)
+    case.cache.check_integrity()
+    pages, _ = case.cache.forget_space(SPACE, 1000)
+    assert pages > 0
+    assert (stored(case), case.cache.stats()["roots"]) == (0, 0)
+    assert case.cache.available(0) == 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -72,13 +73,14 @@ class Schedules(RuleBasedStateMachine):
         self.live.remove(request)
         return request.tokens
 
-    @rule(owner=OWNERS)
-    def forget(self, owner: bytes) -> None:
-        self.engine.cache.forget(owner)
+    @rule(owner=OWNERS, limit=st.sampled_from([1, 1000]))
+    def forget(self, owner: bytes, limit: int) -> None:
+        self.engine.cache.forget(owner, limit)
 
-    @rule(space=SPACES)
-    def forget_space(self, space: bytes) -> None:
-        self.engine.cache.forget_space(space)
+    @rule(space=SPACES, limit=st.sampled_from([1, 1000]))
+    def forget_space(self, space: bytes, limit: int) -> None:
+        self.engine.cache.forget_space(space, limit)
+        assert self.engine.cache.lookup(space, np.zeros(9, np.int32)).stored_tokens == 0
 
     @invariant()
     def consistent(self) -> None:

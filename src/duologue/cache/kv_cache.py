@@ -21,6 +21,8 @@ from duologue.kernels import _native
 Ids = npt.NDArray[np.int32]
 CopyPage = Callable[[int, int, int], None]
 GLOBAL, LOCAL = 0, 1
+_FORGET_PAGES = 4096
+"""Pages that are forgotten at once: a few milliseconds, in which the engine's thread may have to wait."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class CachedSequence:
         self._cache.native.commit(self._number, tokens, computed, seal, self._cache.now_s())
 
     def close(self, tokens: Ids, computed: int, *, keep: bool = True) -> None:
-        """End it. With `keep` all that it computed stays in the cache."""
+        """End it. With `keep` all that it computed stays in the cache, without it only what others stored."""
         self._cache.native.close(self._number, tokens, computed, keep, self._retention_s, self._cache.now_s())
 
 
@@ -154,11 +156,12 @@ class KvCache:
 
     def forget(self, tenant: str, key: str) -> ForgetResult:
         """Remove what was stored under a key and nobody else reaches."""
-        return ForgetResult(*self.native.forget(self._owner(tenant, key)))
+        return _in_slices(lambda: self.native.forget(self._owner(tenant, key), _FORGET_PAGES))
 
     def forget_salt(self, salt: bytes) -> ForgetResult:
-        """Remove everything that was stored under a salt."""
-        return ForgetResult(*self.native.forget_space(self.space_of(salt)))
+        """Remove everything that was stored under a salt; it is out of reach at once."""
+        space = self.space_of(salt)
+        return _in_slices(lambda: self.native.forget_space(space, _FORGET_PAGES))
 
     def available(self, kind: int) -> int:
         """Pages that can be had: free ones, and those that eviction would give."""
@@ -181,6 +184,15 @@ class KvCache:
         # Lengths keep ("a", "bc") and ("ab", "c") apart; a request without a key is not the same as one with an empty key.
         head = f"{len(tenant)}:{tenant}"
         return (head if key is None else f"{head}={key}").encode("utf-8", "surrogatepass")
+
+
+def _in_slices(forget: Callable[[], tuple[int, int]]) -> ForgetResult:
+    pages = tokens = 0
+    while True:
+        gone_pages, gone_tokens = forget()
+        pages, tokens = pages + gone_pages, tokens + gone_tokens
+        if gone_pages < _FORGET_PAGES:
+            return ForgetResult(pages, tokens)
 
 
 def _lookup(found: _native.CacheLookup) -> CacheLookup:

@@ -95,17 +95,21 @@ void register_prefix_cache(nb::module_& m) {
         .def("page_count", &PrefixCache::page_count, nb::arg("sequence"))
         .def("available", [](const PrefixCache& cache, int kind) { return cache.available(kind == 0 ? kGlobalPool : kLocalPool); }, nb::arg("kind"))
         .def("forget",
-             [](PrefixCache& cache, nb::bytes owner) {
-                 const Forgotten forgotten = cache.forget(text(owner));
+             [](PrefixCache& cache, nb::bytes owner, int64_t limit) {
+                 const std::string name = text(owner);
+                 nb::gil_scoped_release release;
+                 const Forgotten forgotten = cache.forget(name, limit);
                  return std::make_pair(forgotten.pages, forgotten.tokens);
              },
-             nb::arg("owner"))
+             nb::arg("owner"), nb::arg("limit"))
         .def("forget_space",
-             [](PrefixCache& cache, nb::bytes space) {
-                 const Forgotten forgotten = cache.forget_space(text(space));
+             [](PrefixCache& cache, nb::bytes space, int64_t limit) {
+                 const std::string name = text(space);
+                 nb::gil_scoped_release release;
+                 const Forgotten forgotten = cache.forget_space(name, limit);
                  return std::make_pair(forgotten.pages, forgotten.tokens);
              },
-             nb::arg("space"))
+             nb::arg("space"), nb::arg("limit"))
         .def("stats", &stats_of)
         .def("check_integrity", &PrefixCache::check_integrity);
 

@@ -107,7 +107,7 @@ void PrefixCache::cut_to_tails(int32_t id, Forgotten& forgotten) {
     attach(id);
 }
 
-Forgotten PrefixCache::forget(const std::string& owner) {
+Forgotten PrefixCache::forget(const std::string& owner, int64_t limit) {
     const std::lock_guard guard(mutex_);
     Forgotten forgotten;
     const auto found = owner_ids_.find(owner);
@@ -115,11 +115,11 @@ Forgotten PrefixCache::forget(const std::string& owner) {
     const int32_t id = found->second;
     for (Sequence& sequence : sequences_)
         if (sequence.in_use && sequence.owner == id) sequence.forget = true;
-    const std::vector<int32_t> tails(owner_tails_[size_t(id)].begin(), owner_tails_[size_t(id)].end());
-    for (const int32_t node : tails) drop_tail(id, node);
-    for (const int32_t node : tails) {
-        if (!nodes_[node].in_use) continue;  // it went with another tail of the same owner
+    std::unordered_set<int32_t>& tails = owner_tails_[size_t(id)];
+    while (!tails.empty() && forgotten.pages < limit) {
+        const int32_t node = *tails.begin();
         const int32_t root = nodes_[node].root;
+        drop_tail(id, node);
         prune(node, forgotten);
         drop_root_if_empty(root);
     }
@@ -127,31 +127,59 @@ Forgotten PrefixCache::forget(const std::string& owner) {
     return forgotten;
 }
 
-Forgotten PrefixCache::forget_space(const std::string& space) {
+Forgotten PrefixCache::forget_space(const std::string& space, int64_t limit) {
     const std::lock_guard guard(mutex_);
     Forgotten forgotten;
-    const int32_t root = find_root(space);
-    if (root == kNone) return forgotten;
-    for (Sequence& sequence : sequences_)
-        if (sequence.in_use && sequence.root == root) sequence.forget = true;
-    // Parents before their children, and then from the back. A tenant may have many small namespaces, so only this one is walked.
-    std::vector<int32_t> nodes = {root};
-    for (size_t i = 0; i < nodes.size(); ++i)
-        if (const Children* children = nodes_[nodes[i]].children.get()) nodes.insert(nodes.end(), children->begin(), children->end());
-    for (size_t i = nodes.size(); i-- > 1;) {
-        const int32_t node = nodes[i];
-        while (nodes_[node].has_tails) {
-            const int32_t owner = tails_[node].back().owner;
-            drop_tail(owner, node);
-            drop_owner_if_unused(owner);
-        }
-        if (nodes_[node].locks > 0) continue;
-        ++forgotten.pages;
-        forgotten.tokens += nodes_[node].token_count;
-        remove_leaf(node, false);
+    const int32_t named = find_root(space);
+    if (named != kNone) {
+        // Without its name the tree is out of reach at once; its pages go leaf by leaf, in as many calls as it takes.
+        roots_.erase(space);
+        root_names_.erase(named);
+        for (Sequence& sequence : sequences_)
+            if (sequence.in_use && sequence.root == named) sequence.forget = true;
+        condemned_[space].push_back(named);
     }
-    drop_root_if_empty(root);
+    const auto condemned = condemned_.find(space);
+    if (condemned == condemned_.end()) return forgotten;
+    while (!condemned->second.empty()) {
+        const int32_t root = condemned->second.back();
+        for (int32_t leaf = unlocked_leaf(root); leaf != kNone; leaf = unlocked_leaf(root)) {
+            if (forgotten.pages >= limit) return forgotten;
+            for (int32_t at = leaf; at != root && nodes_[at].locks == 0 && !nodes_[at].children && forgotten.pages < limit;) {
+                const int32_t parent = nodes_[at].parent;
+                while (nodes_[at].has_tails) {
+                    const int32_t owner = tails_[at].back().owner;
+                    drop_tail(owner, at);
+                    drop_owner_if_unused(owner);
+                }
+                ++forgotten.pages;
+                forgotten.tokens += nodes_[at].token_count;
+                remove_leaf(at, false);
+                at = parent;
+            }
+        }
+        condemned->second.pop_back();  // what is locked goes with the sequence that holds it
+        drop_root_if_empty(root);
+    }
+    condemned_.erase(condemned);
     return forgotten;
+}
+
+// A leaf below `node` that nobody needs. Below an unlocked page all are; few are locked.
+int32_t PrefixCache::unlocked_leaf(int32_t node) const {
+    const Children* children = nodes_[node].children.get();
+    if (children == nullptr) return kNone;
+    for (const int32_t child : *children) {
+        if (nodes_[child].locks > 0) {
+            const int32_t leaf = unlocked_leaf(child);
+            if (leaf != kNone) return leaf;
+            continue;
+        }
+        int32_t at = child;
+        while (nodes_[at].children) at = *nodes_[at].children->begin();
+        return at;
+    }
+    return kNone;
 }
 
 }  // namespace duologue

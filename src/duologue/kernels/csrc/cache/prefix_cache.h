@@ -91,8 +91,8 @@ public:
     bool reserve(int32_t sequence, int64_t tokens);
     // tokens[0..computed) have their KV in the sequence's pages: full pages enter the tree. With `seal` the partial page does too.
     void commit(int32_t sequence, const int32_t* tokens, int64_t computed, bool seal, double now_s);
-    // Ends a sequence and keeps what it computed. `retention_s` is a head start against eviction. With `keep` false only pages
-    // that are in the tree already stay.
+    // Ends a sequence and keeps what it computed. `retention_s` is a head start against eviction. With `keep` false only
+    // what others stored stays.
     void close(int32_t sequence, const int32_t* tokens, int64_t computed, bool keep, double retention_s, double now_s);
     // Page ids of a sequence by position / page_tokens; -1 where a local page is gone.
     void copy_table(int32_t sequence, PoolKind kind, int32_t* out, int64_t columns) const;
@@ -102,9 +102,10 @@ public:
     int64_t available(PoolKind kind) const;
 
     // Removes what was stored for `owner` and is not part of anything that another owner stored.
-    Forgotten forget(const std::string& owner);
+    // Stops after about `limit` pages: less came back when there is nothing left.
+    Forgotten forget(const std::string& owner, int64_t limit);
     // Removes a whole namespace.
-    Forgotten forget_space(const std::string& space);
+    Forgotten forget_space(const std::string& space, int64_t limit);
 
     PrefixCacheStats stats() const;
     // Throws std::logic_error naming the first contradiction. Costs a walk over everything.
@@ -239,6 +240,7 @@ private:
     void drop_tail(int32_t owner, int32_t node);
     void move_tails(int32_t from, int32_t to);
     void prune(int32_t node, Forgotten& forgotten);
+    int32_t unlocked_leaf(int32_t node) const;
     void cut_to_tails(int32_t node, Forgotten& forgotten);
 
     const PrefixCacheConfig config_;
@@ -250,6 +252,7 @@ private:
     std::vector<int32_t> free_nodes_;
     std::unordered_map<std::string, int32_t> roots_;
     std::unordered_map<int32_t, std::string> root_names_;
+    std::unordered_map<std::string, std::vector<int32_t>> condemned_;  // roots without a name whose pages are still to go
     std::unordered_multimap<uint64_t, int32_t> table_;         // full pages by hash
     std::set<std::tuple<double, int32_t>> eviction_order_;     // unlocked leaves
 

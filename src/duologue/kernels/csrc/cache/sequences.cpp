@@ -271,7 +271,7 @@ void PrefixCache::close(int32_t id, const int32_t* tokens, int64_t computed, boo
         for (size_t c = stored; c < sequence.table[kind].size(); ++c) give_page(kind, sequence.table[kind][c]);
     unpin(last, score_s);
     Forgotten forgotten;
-    if (sequence.forget) prune(last, forgotten);
+    if (!keep) prune(last, forgotten);
     drop_root_if_empty(sequence.root);
     const int32_t owner = sequence.owner;
     --owner_sequences_[size_t(owner)];

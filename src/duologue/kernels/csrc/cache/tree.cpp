@@ -50,10 +50,15 @@ int32_t PrefixCache::take_root(const std::string& space) {
 
 void PrefixCache::drop_root_if_empty(int32_t root) {
     const Node& node = nodes_[root];
-    if (node.locks > 0 || (node.children && !node.children->empty())) return;
+    if (node.locks > 0 || node.children) return;
     const auto name = root_names_.find(root);
-    roots_.erase(name->second);
-    root_names_.erase(name);
+    if (name != root_names_.end()) {
+        roots_.erase(name->second);
+        root_names_.erase(name);
+    } else {
+        for (auto& [space, roots] : condemned_)
+            if (std::find(roots.begin(), roots.end(), root) != roots.end()) return;  // forget_space drops it
+    }
     free_node(root);
 }
 
