@@ -56,7 +56,7 @@ def test_short_prompts_share_a_step() -> None:
     ]
 
 
-def test_a_long_prompt_has_the_step_to_itself_and_is_cut() -> None:
+def test_a_short_prompt_does_not_wait_for_a_long_one_that_came_first() -> None:
     scheduler = Scheduler(SchedulerConfig(max_batch_tokens=100, max_num_seqs=10), make_cache(50))
     scheduler.add(make_request(0, 130, 5))
     scheduler.add(make_request(1, 20, 5))
@@ -65,7 +65,25 @@ def test_a_long_prompt_has_the_step_to_itself_and_is_cut() -> None:
         chunks = scheduler.plan()
         steps.append([(chunk.request.number, chunk.count, chunk.samples) for chunk in chunks])
         apply(scheduler, chunks)
-    assert steps == [[(0, 100, False)], [(0, 30, True), (1, 20, True)]]
+    # The short one is served first; the long one gets the rest, and the end of it is short itself.
+    assert steps == [[(1, 20, True), (0, 80, False)], [(1, 1, True), (0, 50, True)]]
+
+
+def test_a_long_prompt_gets_its_share_whatever_short_ones_come() -> None:
+    config = SchedulerConfig(max_batch_tokens=512, max_num_seqs=32, prefill_tokens_while_decoding=100)
+    scheduler = Scheduler(config, make_cache(200))
+    scheduler.add(make_request(0, 10, 1000))
+    apply(scheduler, scheduler.plan())
+    scheduler.add(make_request(1, 600, 1))
+    for number in range(2, 16):
+        scheduler.add(make_request(number, 60, 1))
+        chunks = scheduler.plan()
+        counts = {chunk.request.number: chunk.count for chunk in chunks}
+        assert counts[number] == 60
+        assert counts[1] == 40
+        apply(scheduler, chunks)
+    assert scheduler.running[0].number == 0
+    assert not scheduler.waiting
 
 
 def test_prefill_is_bounded_while_streams_decode() -> None:

@@ -108,7 +108,8 @@ def test_a_miss_is_explained(served: RunningServer) -> None:
     assert "atiently breathing" in divergence["stored_text"]
     other = report([{**system, "content": system["content"].replace("keeper", "painter")}, first[1]])
     assert (other["cause"], other["divergence"]["message"]) == ("new", 0)
-    assert report(edited, cache_salt=unique())["cause"] == "salt"
+    # Without keys nobody vouches that two salts are of one user: what one holds is no business of the other.
+    assert report(edited, cache_salt=unique())["cause"] == "new"
 
 
 def test_a_miss_in_a_long_message_is_explained_without_holding_up_the_event_loop(
@@ -133,8 +134,8 @@ def test_a_miss_in_a_long_message_is_explained_without_holding_up_the_event_loop
 
 def test_an_explanation_never_shows_another_tenant_s_text(tiny_engine: Any, tmp_path: Any) -> None:
     keys = {name: new_key() for name in ("acme", "beta")}
-    for name, key in keys.items():
-        append_key(tmp_path / "keys", KeyEntry(key_digest(key), name))
+    for name, key in keys.items():  # of tenants that no other test has sent anything for
+        append_key(tmp_path / "keys", KeyEntry(key_digest(key), f"{name}-{unique()}".replace(" ", "-")))
     with running_server(tiny_engine, tenants=KeyFileTenants(tmp_path / "keys")) as server:
 
         def report(name: str, content: str, **fields: Any) -> dict[str, Any]:

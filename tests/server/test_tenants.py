@@ -56,6 +56,17 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def causes_under_another_salt(client: Client) -> list[str]:
+    """The causes told for a prompt that was stored under one salt and is then asked under another, and again."""
+    content, salts = f"{unique()} what is a tide? " * 4, (unique(), unique())
+    client.cached(content, cache_salt=salts[0])
+    told = []
+    for _ in range(2):
+        body = client.server.chat_body(content, max_tokens=1, cache_salt=salts[1], explain_cache=True)
+        told.append(client.http.post("chat/completions", json=body).json()["cache_report"]["cause"])
+    return told
+
+
 @pytest.fixture(scope="module")
 def keyed(tiny_engine: Engine, key_file: Path) -> Iterator[RunningServer]:
     with running_server(tiny_engine, tenants=KeyFileTenants(key_file)) as server:
@@ -255,3 +266,7 @@ def _z_score(a: list[float], b: list[float]) -> float:
     """Mann-Whitney's U of a against b, standardised; negative when a tends to be smaller."""
     u = sum((x > y) + 0.5 * (x == y) for x, y in itertools.product(a, b))
     return float((u - len(a) * len(b) / 2) / (len(a) * len(b) * (len(a) + len(b) + 1) / 12) ** 0.5)
+
+
+def test_a_tenant_is_told_when_another_of_its_salts_holds_the_prompt(clients: dict[str, Client]) -> None:
+    assert causes_under_another_salt(clients["acme"]) == ["salt", "none"]

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from duologue.cache.geometry import KvGeometry
 from duologue.cache.kv_cache import CacheLookup, ForgetResult, KvCache
@@ -167,7 +168,7 @@ class Engine:
 
     def submit(
         self,
-        prompt_ids: Sequence[int],
+        prompt_ids: Sequence[int] | npt.NDArray[np.int32],
         params: SamplingParams,
         on_event: Callable[[TokenEvent], None],
         *,
@@ -193,7 +194,8 @@ class Engine:
                 param="messages",
                 code="context_length_exceeded",
             )
-        low, high = min(prompt_ids), max(prompt_ids)
+        ids = np.asarray(prompt_ids)
+        low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self.spec.vocab_size:
             raise InvalidRequestError(
                 f"token id {low if low < 0 else high} is outside the vocabulary of {self.spec.vocab_size}",
@@ -203,7 +205,7 @@ class Engine:
         reply_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         request = Request(
             0,
-            prompt_ids,
+            ids,
             params,
             seed=secrets.randbits(64) if params.seed is None else params.seed,
             max_total_tokens=len(prompt_ids) + reply_tokens,
@@ -432,10 +434,11 @@ def _run_loop(reference: weakref.ref[Engine], changed: threading.Condition) -> N
 
 
 def _kv_space(model: PackedModel) -> bytes:
-    """What tells apart models whose KV must not be mixed: the layer spec, the KV layout, and the weights by their scales."""
+    """What tells apart models whose KV must not be mixed: the layer spec, the KV layout, and the weights by all but their codes,
+    whose scales are one for each row: hashing 135 MB of codes would take as long as the rest of the start."""
     digest = hashlib.blake2b(f"{NUMERICS_VERSION} {PAGE_TOKENS} {model.spec.to_json()}".encode())
     for name in sorted(model.arrays):
-        if name.endswith(".scale"):
+        if not name.endswith(".codes"):
             digest.update(model.arrays[name].tobytes())
     return digest.digest()
 

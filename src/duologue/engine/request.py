@@ -65,14 +65,14 @@ NO_MARKS = PromptMarks()
 class Request:
     """A prompt and the reply being made.
 
-    Only the engine's thread changes it, `abort_requested` excepted. `tokens[:computed]` have their KV in `tables`; the last
-    token of a reply is sampled but not yet computed.
+    Only the engine's thread changes it, `abort_requested` and `keep` excepted. `tokens[:computed]` have their KV in `tables`; the
+    last token of a reply is sampled but not yet computed.
     """
 
     def __init__(
         self,
         number: int,
-        prompt_ids: Sequence[int],
+        prompt_ids: Sequence[int] | npt.NDArray[np.int32],
         params: SamplingParams,
         *,
         seed: int,
@@ -96,6 +96,7 @@ class Request:
         self.stop_matcher = stop_matcher
         self.state = RequestState.WAITING
         self.abort_requested = False
+        self.keep = True  # what it computes; any thread may clear it when its owner is forgotten
         self.prompt_tokens = len(prompt_ids)
         self.total_tokens = len(prompt_ids)
         self.computed = 0

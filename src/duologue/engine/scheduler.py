@@ -2,9 +2,12 @@
 
 The policy, in the order it is applied:
 1. Every running request whose prompt is computed decodes one token. Requests are served in order of arrival.
-2. What is left of the step's token budget goes to prompts, oldest first, cut into chunks. While something decodes, prompts get
-   at most `prefill_tokens_while_decoding`, so that streams do not stall. Several prompts share a step while together they
-   have at most `shared_prefill_tokens`; more would make the first wait for the last, and a step is as fast per token from there on.
+2. What is left of the step's token budget goes to prompts. While something decodes, prompts get at most
+   `prefill_tokens_while_decoding`, so that streams do not stall. Short ones (what is missing of them is at most
+   `shared_prefill_tokens`) go first, oldest first, as long as together they have no more than that: a turn whose history is
+   cached does not wait for a long newcomer. The rest of the step goes to the oldest long prompt, cut into chunks: it always
+   gets some, so it cannot starve. More short ones than that would make the first wait for the last, and a step is hardly
+   faster per token from there on.
 3. A waiting request is admitted on what the cache holds of its prompt, when the pages that can be had (free ones and those that
    eviction would give) hold the rest and one token more; later ones do not overtake it. One whose prompt another is about
    to compute waits for that instead, and lets others pass.
@@ -16,6 +19,7 @@ The oldest running request is therefore never preempted by others and always fin
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,6 +31,10 @@ from duologue.engine.request import Request, RequestState
 
 # A newcomer waits for another's prefill when that spares it more than so many tokens: a step's delay has its price too.
 _WORTH_WAITING_TOKENS = 32
+# How many waiting requests a step looks at, and how many prompts of each kind it starts at most before they are served.
+_LOOK_AHEAD = 64
+_LONG_PROMPTS = 4
+_SHORT_PROMPTS = 16
 
 
 @dataclass(frozen=True)
@@ -54,28 +62,6 @@ class SchedulerConfig:
             raise ValueError(
                 f"max_num_seqs {self.max_num_seqs} must not exceed max_batch_tokens {self.max_batch_tokens}"
             )
-
-
-class _PromptBudget:
-    """What prompts may still take of a step. The first may take all of it; others join while all have at most `shared_tokens`."""
-
-    def __init__(self, tokens: int, shared_tokens: int) -> None:
-        self._left = tokens
-        self._shared_left = shared_tokens
-        self._given = 0
-        self.is_open = tokens > 0
-
-    def offer(self, missing: int) -> int:
-        """How many of a prompt's missing tokens the step computes; 0 closes it."""
-        if not self._given:
-            count = min(missing, self._left)
-        else:
-            count = missing if missing <= min(self._left, self._shared_left) else 0
-        self._given += count
-        self._left -= count
-        self._shared_left -= count
-        self.is_open = count > 0 and self._left > 0 and self._shared_left > 0
-        return count
 
 
 @dataclass(frozen=True)
@@ -130,22 +116,32 @@ class Scheduler:
         chunks = [chunk for chunk in chunks if chunk.request.state is RequestState.RUNNING]
         if chunks:
             budget = min(budget, self.config.prefill_tokens_while_decoding)
-        prompts = _PromptBudget(budget, self.config.shared_prefill_tokens)
-        for request in list(self.running):
-            if not prompts.is_open:
-                break
-            if request.state is RequestState.RUNNING and request.total_tokens - request.computed > 1:
-                self._prefill(request, prompts, chunks)
+        prompts = [
+            request
+            for request in self.running
+            if request.state is RequestState.RUNNING and request.total_tokens - request.computed > 1
+        ]
         # After a preemption pages are short, and what was just evicted must not come back within the same step.
         if self.preemptions_total == preemptions_before:
-            for request in list(self.waiting):
-                if not prompts.is_open or len(self.running) >= self.config.max_num_seqs:
-                    break
-                if self._is_being_computed(request):
-                    continue
-                if not self._admit(request):
-                    break
-                self._prefill(request, prompts, chunks)
+            self._admit_waiting(prompts)
+        share = min(budget, self.config.shared_prefill_tokens)
+        long: Request | None = None
+        shares = 0
+        for request in prompts:
+            missing = request.total_tokens - request.computed
+            if missing > self.config.shared_prefill_tokens:
+                long = long or request
+            elif missing <= share:
+                share -= missing
+                budget -= missing
+                shares += 1
+                self._prefill(request, missing, chunks)
+            else:
+                share = 0  # later ones do not overtake it
+                if not shares:  # it alone is more than the step's budget
+                    long = long or request
+        if long is not None and budget > 0:
+            self._prefill(long, budget, chunks)
         return [chunk for chunk in chunks if chunk.request.state is RequestState.RUNNING]
 
     def computed(self, chunk: Chunk) -> None:
@@ -176,11 +172,33 @@ class Scheduler:
         assert holding == sequences, f"{sequences} sequences are open for {holding} requests"
         assert all(request.sequence is None for request in self.waiting), "a waiting request holds pages"
 
-    def _prefill(self, request: Request, prompts: _PromptBudget, chunks: list[Chunk]) -> None:
+    def _prefill(self, request: Request, budget: int, chunks: list[Chunk]) -> None:
+        # An earlier prompt of the step may have taken its pages.
+        if request.state is not RequestState.RUNNING:
+            return
         missing = request.total_tokens - request.computed
-        count = prompts.offer(missing)
-        if count and self._ensure_pages(request, request.computed + count):
+        count = min(budget, missing)
+        if self._ensure_pages(request, request.computed + count):
             chunks.append(Chunk(request, count, samples=count == missing))
+
+    def _admit_waiting(self, prompts: list[Request]) -> None:
+        """Starts waiting requests, oldest first, and adds them to the `prompts` that the step may serve."""
+        for request in list(itertools.islice(self.waiting, _LOOK_AHEAD)):
+            long = sum(
+                prompt.total_tokens - prompt.computed > self.config.shared_prefill_tokens
+                for prompt in prompts
+            )
+            # Pages for more prompts than the next steps serve are better left to what is stored.
+            if long >= _LONG_PROMPTS or len(prompts) - long >= _SHORT_PROMPTS:
+                return
+            if len(self.running) >= self.config.max_num_seqs:
+                return
+            if self._is_being_computed(request):
+                continue
+            if not self._admit(request):
+                return
+            prompts.append(request)
+            prompts.sort(key=lambda prompt: prompt.number)
 
     def _is_being_computed(self, request: Request) -> bool:
         """Whether a running prompt will soon have computed much that this one has in common with it."""
@@ -268,7 +286,7 @@ class Scheduler:
 
     def _close(self, request: Request, *, keep: bool) -> None:
         if request.sequence is not None:
-            request.sequence.close(request.tokens, request.computed, keep=keep)
+            request.sequence.close(request.tokens, request.computed, keep=keep and request.keep)
         request.sequence = request.tables = None
         request.computed = 0
         request.sealed = False

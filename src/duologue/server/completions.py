@@ -120,7 +120,8 @@ class ChatCompletions:
         mailbox = Mailbox(asyncio.get_running_loop())
         params = request.sampling_params()
         post = functools.partial(self._postman.post, mailbox)
-        handle = self._engine.submit(prompt.ids.tolist(), params, post, scope=cache_scope, marks=marks)
+        handle = self._engine.submit(prompt.ids, params, post, scope=cache_scope, marks=marks)
+        running.started(handle)
         clock.miss_cause = miss.cause
         reply = _Reply(report)
         self._flights.started(handle)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from duologue.api.cache_report import CacheMiss, cache_report, parts_in_template
 from duologue.api.salts import SaltRegister
+from duologue.api.tenants import ANONYMOUS
 from duologue.cache.kv_cache import ForgetResult
 from duologue.cache.miss import cause_of
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from duologue.cache.scope import CacheScope
     from duologue.dialogue.encoded_dialogue import EncodedDialogue
     from duologue.engine.engine import Engine
+    from duologue.engine.request import Request
     from duologue.server.prompts import Prompts
 
 _STORED_TOKENS_SHOWN = 64
@@ -29,6 +31,18 @@ class Running:
 
     scope: CacheScope
     forgotten: bool = False
+    request: Request | None = None
+
+    def started(self, request: Request) -> None:
+        """It has reached the engine."""
+        self.request = request
+        request.keep = not self.forgotten
+
+    def forget(self) -> None:
+        """Nothing that it computes is to stay."""
+        self.forgotten = True
+        if self.request is not None:
+            self.request.keep = False
 
 
 class TenantCache:
@@ -50,8 +64,6 @@ class TenantCache:
             yield running
         finally:
             self._running.discard(running)
-            if running.forgotten:  # it may have waited when it was forgotten, and only then begun to store
-                self._forget_again(scope)
 
     def note(self, scope: CacheScope) -> None:
         """Remembers that the tenant uses this salt."""
@@ -87,8 +99,14 @@ class TenantCache:
         return cache_report(prompt, self._engine.tokenizer, miss)
 
     def _under_other_salt(self, prompt: EncodedDialogue, scope: CacheScope, stored_tokens: int) -> bool:
+        if scope.tenant == ANONYMOUS:
+            return (
+                False  # nobody vouches that its salts belong to one: what one holds is no business of another
+            )
         begun = len(prompt.ids) - 1 if prompt.history_begin is None else prompt.history_begin
-        enough = max(stored_tokens + 1, begun)  # a system prompt alone is not this dialogue
+        if stored_tokens >= begun:
+            return False  # the dialogue is known under its own salt
+        enough = begun  # a system prompt alone is not this dialogue
         others = [salt for salt in self._salts.of(scope.tenant) if salt != scope.salt][:_OTHER_SALTS_TRIED]
         lookups = (self._engine.cache.lookup(prompt.ids, salt) for salt in others)
         return any(lookup.stored_tokens >= enough for lookup in lookups)
@@ -97,7 +115,7 @@ class TenantCache:
         """Forgets what the tenant stored under a key, or with None everything; also what is running now."""
         for running in self._running:
             if running.scope.tenant == tenant and key in (None, running.scope.key):
-                running.forgotten = True
+                running.forget()
         salts = self._salts.of(tenant)
         if key is None:
             self._salts.forget(tenant)
@@ -111,12 +129,6 @@ class TenantCache:
             return self._engine.cache_forget(tenant, key)
         results = [self._forget_salt(salt) for salt in salts]
         return ForgetResult(sum(gone.pages for gone in results), sum(gone.tokens for gone in results))
-
-    def _forget_again(self, scope: CacheScope) -> None:
-        if scope.key is not None:
-            self._engine.cache_forget(scope.tenant, scope.key)
-        else:
-            self._forget_salt(scope.salt)
 
     def _forget_salt(self, salt: bytes) -> ForgetResult:
         self._prompts.forget(salt)
