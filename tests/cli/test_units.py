@@ -1,10 +1,14 @@
-"""Byte sizes on the command line."""
+"""Byte sizes and finite numbers on the command line."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import click
 import pytest
 
-from duologue.cli.units import parse_bytes
+from duologue.cli.main import main
+from duologue.cli.units import FiniteRange, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -29,3 +33,20 @@ def test_sizes(text: str, size_bytes: int) -> None:
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ValueError, match="write for example 1GiB"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "-nan", "inf", "1e999"])
+def test_no_number_option_takes_what_is_not_finite(text: str) -> None:
+    """`--drain-timeout nan` made a server that no SIGTERM ended. Walks every command for options with a range."""
+    options = list(float_options(main))
+    assert {"--drain-timeout", "--temperature", "--rate"} <= {option.opts[0] for option in options}
+    for option in options:
+        assert isinstance(option.type, FiniteRange), option.opts
+        with pytest.raises(click.BadParameter):
+            option.type.convert(text, option, None)
+
+
+def float_options(command: click.Command) -> Iterator[click.Parameter]:
+    for child in command.commands.values() if isinstance(command, click.Group) else ():
+        yield from float_options(child)
+    yield from (option for option in command.params if isinstance(option.type, click.types.FloatParamType))

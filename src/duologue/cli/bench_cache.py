@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duologue.cli.units import FiniteRange
 from duologue.cli.workload_options import workload_options
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "--overcommit",
     "factors",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     multiple=True,
     default=(1, 2, 4),
     show_default=True,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duologue.cli.units import FiniteRange
 from duologue.cli.workload_options import workload_options
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def _json_object(text: str) -> dict[str, Any]:
     "--in-flight", type=click.IntRange(1), default=4, show_default=True, help="Requests at any time."
 )
 @click.option(
-    "--rate", type=click.FloatRange(0, min_open=True), help="Arrivals per second, instead of --in-flight."
+    "--rate", type=FiniteRange(0, min_open=True), help="Arrivals per second, instead of --in-flight."
 )
 @click.option(
     "--ignore-eos/--no-ignore-eos",
@@ -49,9 +50,7 @@ def _json_object(text: str) -> dict[str, Any]:
 @click.option(
     "--extra", type=_json_object, metavar="JSON", default="{}", help="Fields added to every request."
 )
-@click.option(
-    "--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds a request."
-)
+@click.option("--timeout", type=FiniteRange(1), default=600.0, show_default=True, help="Seconds a request.")
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Draw TTFT by turn."
 )

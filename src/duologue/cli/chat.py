@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from duologue.cli.options import engine_options, load_engine
+from duologue.cli.units import FiniteRange
 from duologue.errors import EngineStoppedError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ Ctrl-C stops the reply."""
 @click.command()
 @engine_options
 @click.option("--system", help="System prompt.")
-@click.option("--temperature", type=click.FloatRange(0, 2), default=0.7, show_default=True)
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=0.95, show_default=True)
+@click.option("--temperature", type=FiniteRange(0, 2), default=0.7, show_default=True)
+@click.option("--top-p", type=FiniteRange(0, 1, min_open=True), default=0.95, show_default=True)
 @click.option("--top-k", type=click.IntRange(0), default=0, help="0: off.")
 @click.option("--seed", type=click.IntRange(0), help="Makes replies repeatable.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Longest reply.")

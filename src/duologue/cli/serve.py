@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from duologue.cli.options import engine_options, load_engine
-from duologue.cli.units import byte_size
+from duologue.cli.units import FiniteRange, byte_size
 
 _FILE = click.Path(path_type=Path)
 
@@ -51,7 +51,7 @@ class _ServeCommand(click.Command):
 @click.option("--max-batch-tokens", type=click.IntRange(1), help="Most tokens in one step.")
 @click.option(
     "--drain-timeout",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=30.0,
     show_default=True,
     help="Seconds that running replies get after SIGTERM.",

@@ -1,8 +1,10 @@
-"""Byte sizes on the command line."""
+"""Byte sizes and finite numbers on the command line."""
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Any
 
 import click
 
@@ -27,3 +29,13 @@ def byte_size(text: str) -> int:
         return parse_bytes(text)
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(str(error)) from None
+
+
+class FiniteRange(click.FloatRange):
+    """A `click.FloatRange` without NaN, which no comparison with a bound refuses, and without infinities."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"'{value}' is not a finite number.", param, ctx)
+        return number

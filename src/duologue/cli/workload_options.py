@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duologue.cli.units import FiniteRange
+
 if TYPE_CHECKING:
     from duologue.bench.dialogue_workload import Length
 
@@ -60,14 +62,14 @@ _OPTIONS = (
     ),
     click.option(
         "--regenerate-rate",
-        type=click.FloatRange(0, 1),
+        type=FiniteRange(0, 1),
         default=0.0,
         show_default=True,
         help="Share of turns whose reply is asked for again.",
     ),
     click.option(
         "--edit-rate",
-        type=click.FloatRange(0, 1),
+        type=FiniteRange(0, 1),
         default=0.0,
         show_default=True,
         help="Share of turns whose message is then worded anew.",
