@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from duologue.cli.main import main
+from duologue.cli.main import cli
 from duologue.cli.units import FiniteRange, parse_bytes
 
 
@@ -38,7 +38,7 @@ def test_what_is_no_size(text: str) -> None:
 @pytest.mark.parametrize("text", ["nan", "NaN", "-nan", "inf", "1e999"])
 def test_no_number_option_takes_what_is_not_finite(text: str) -> None:
     """`--drain-timeout nan` made a server that no SIGTERM ended. Walks every command for options with a range."""
-    options = list(float_options(main))
+    options = list(float_options(cli))
     assert {"--drain-timeout", "--temperature", "--rate"} <= {option.opts[0] for option in options}
     for option in options:
         assert isinstance(option.type, FiniteRange), option.opts
@@ -47,6 +47,10 @@ def test_no_number_option_takes_what_is_not_finite(text: str) -> None:
 
 
 def float_options(command: click.Command) -> Iterator[click.Parameter]:
-    for child in command.commands.values() if isinstance(command, click.Group) else ():
-        yield from float_options(child)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from float_options(child)
     yield from (option for option in command.params if isinstance(option.type, click.types.FloatParamType))
