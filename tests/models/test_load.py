@@ -163,7 +163,8 @@ def test_two_processes_at_once_pack_once_and_later_ones_import_little(
         )
 
     results = [process.communicate(timeout=120) for process in [start(), start()]]
-    assert [error for _, error in results] == ["", ""]
+    # One of them packs, and says so.
+    assert sorted(error for _, error in results) == ["", "Preparing some-model (once): may take minutes\n"]
     assert len({output.rsplit(" ", 2)[0] for output, _ in results}) == 1
     output, error = start().communicate(timeout=120)
     assert output.startswith("some-model ")

@@ -126,6 +126,36 @@ def test_a_body_over_the_limit(client: httpx.Client, served: RunningServer) -> N
     assert error_of(response)["code"] == "request_too_large"
 
 
+def test_a_client_that_sends_on_still_sees_that_its_body_is_too_large(served: RunningServer) -> None:
+    """As one that does not read before it has written everything: a closed connection would be all that it sees."""
+    host, port = served.url.removeprefix("http://").rstrip("/").split(":")
+    body = b" " * (9 * 1024 * 1024)
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        head = f"POST {_CHAT} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b" 413 " in answer.split(b"\r\n")[0]
+    assert b"request_too_large" in answer
+
+
+def test_a_message_that_cannot_fit_is_refused_unread(client: httpx.Client, served: RunningServer) -> None:
+    response = client.post(_CHAT, json=served.chat_body("x y " * 1_000_000))
+    assert response.status_code == 400
+    assert error_of(response)["code"] == "context_length_exceeded"
+    # What was encoded first is refused for all `messages` together.
+    assert error_of(response)["param"] == "messages[0].content"
+
+
+def test_long_names_are_not_sent_back_whole(client: httpx.Client, served: RunningServer) -> None:
+    for body in (
+        {**served.chat_body("x"), "model": "m" * 100_000},
+        {**served.chat_body("x"), "n" * 100_000: 1},
+    ):
+        response = client.post(_CHAT, json=body)
+        assert 400 <= response.status_code < 500
+        assert len(response.content) < 2000
+
+
 def test_a_body_over_the_limit_without_a_length(client: httpx.Client) -> None:
     def pieces() -> Iterator[bytes]:
         for _ in range(9 * 16):

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails, from_json
 
+from duologue.api.errors import clipped
 from duologue.errors import InvalidRequestError
 
 
@@ -66,7 +67,7 @@ _CODES = {
 
 def invalid_field(error: ErrorDetails) -> InvalidRequestError:
     """A failed validation in OpenAI's words."""
-    param = _param(error["loc"])
+    param = clipped(_param(error["loc"]))
     kind = error["type"]
     code = _CODES.get(kind, "invalid_type" if kind.endswith("_type") else "invalid_value")
     if kind == "missing":

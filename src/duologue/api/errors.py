@@ -40,10 +40,15 @@ class ModelNotFoundError(HttpError):
     def __init__(self, asked: str, served: str) -> None:
         super().__init__(
             404,
-            f"The model '{asked}' does not exist on this server; it serves '{served}'.",
+            f"The model '{clipped(asked)}' does not exist on this server; it serves '{served}'.",
             param="model",
             code="model_not_found",
         )
+
+
+def clipped(text: str, limit: int = 200) -> str:
+    """What a client sent, short enough to be sent back."""
+    return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from duologue.cli.units import byte_size
+from duologue.cli.units import positive_byte_size
 from duologue.models.registry import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def engine_options(command: _Command) -> _Command:
         click.argument("model", default=DEFAULT_MODEL),
         click.option(
             "--kv-memory",
-            type=byte_size,
+            type=positive_byte_size,
             metavar="SIZE",
             default="1GiB",
             show_default=True,

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from duologue.cli.options import engine_options, load_engine
-from duologue.cli.units import FiniteRange, byte_size
+from duologue.cli.units import FiniteRange, positive_byte_size
 
 _FILE = click.Path(path_type=Path)
 
@@ -58,7 +58,7 @@ class _ServeCommand(click.Command):
 )
 @click.option(
     "--max-body",
-    type=byte_size,
+    type=positive_byte_size,
     metavar="SIZE",
     default="8MiB",
     show_default=True,

@@ -31,6 +31,14 @@ def byte_size(text: str) -> int:
         raise click.BadParameter(str(error)) from None
 
 
+def positive_byte_size(text: str) -> int:
+    """As `byte_size`, but not 0."""
+    size_bytes = byte_size(text)
+    if size_bytes < 1:
+        raise click.BadParameter(f"'{text}' must be more than nothing")
+    return size_bytes
+
+
 class FiniteRange(click.FloatRange):
     """A `click.FloatRange` without NaN, which no comparison with a bound refuses, and without infinities."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,11 @@ class Tokenizer:
     def is_control(self, token_id: int) -> bool:
         special = self._specials.get(token_id)
         return special is not None and special.control
+
+    @cached_property
+    def longest_token_bytes(self) -> int:
+        """Bytes of the longest token: a text of n bytes has at least n / this many."""
+        return max(len(self._token_bytes(token)) for token in range(self.vocab_size))
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for (a control token: its spelling).

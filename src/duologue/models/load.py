@@ -202,6 +202,8 @@ def _status(text: str, progress: bool) -> Iterator[Callable[[str], None]]:
     import sys
 
     if not (progress and sys.stderr.isatty()):
+        if progress:
+            print(f"{text}: may take minutes", file=sys.stderr, flush=True)
         yield lambda news: None
         return
     from rich.console import Console

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 Headers = list[tuple[bytes, bytes]]
+_DISCARDED_BODIES = 8  # times the limit for a body
 
 
 class ClientDisconnected(Exception):  # noqa: N818 - an event, not an error of anybody
@@ -22,6 +23,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     headers: Headers = scope["headers"]
     for name, value in headers:
         if name == b"content-length" and value.isdigit() and int(value) > max_bytes:
+            await _discard(receive, _DISCARDED_BODIES * max_bytes)
             raise _too_large(max_bytes)
     chunks: list[bytes] = []
     size_bytes = 0
@@ -32,10 +34,22 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
         chunk: bytes = message.get("body", b"")
         size_bytes += len(chunk)
         if size_bytes > max_bytes:
+            if message.get("more_body", False):
+                await _discard(receive, _DISCARDED_BODIES * max_bytes)
             raise _too_large(max_bytes)
         chunks.append(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks)
+
+
+async def _discard(receive: Receive, limit_bytes: int) -> None:
+    """Takes the rest of a body, up to a limit: a client that is still sending when the connection closes may not see the answer."""
+    size_bytes = 0
+    while size_bytes <= limit_bytes:
+        message = await receive()
+        size_bytes += len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            return
 
 
 def _too_large(max_bytes: int) -> HttpError:

@@ -31,6 +31,7 @@ class Prompts:
     def __init__(self, engine: Engine) -> None:
         self._model_name = engine.model_name
         self._context_tokens = engine.context_tokens
+        self._tokenizer = engine.tokenizer
         self._dialogues: DialogueEncoder | None = None
         if engine.template is not None:
             sizes = Truncation.of_context(engine.context_tokens)
@@ -64,6 +65,7 @@ class Prompts:
             raise InvalidRequestError(
                 f"The model '{self._model_name}' has no chat template.", param="messages"
             )
+        self._refuse_hopeless(request)
         return self._dialogues.encode(
             request.template_messages(),
             salt=scope.salt,
@@ -73,6 +75,22 @@ class Prompts:
             continue_final_message=request.continue_final_message,
             remember=not only_look,
         )
+
+    def _refuse_hopeless(self, request: ChatCompletionRequest) -> None:
+        """Megabytes take the tokenizer many seconds: what cannot fit by its bytes alone is refused before."""
+        for place, message in enumerate(request.messages):
+            if len(message.content) <= 4 * self._context_tokens:
+                continue
+            size_bytes = len(message.content.strip().encode("utf-8", "surrogatepass"))
+            least_tokens = size_bytes // self._tokenizer.longest_token_bytes
+            # Twice the context, for templates that show only a part of a message.
+            if least_tokens > 2 * self._context_tokens:
+                raise InvalidRequestError(
+                    f"messages[{place}] alone has at least {least_tokens} tokens, but the context has "
+                    f"{self._context_tokens}; shorten it",
+                    param=f"messages[{place}].content",
+                    code="context_length_exceeded",
+                )
 
     def remember(self, scope: CacheScope, prompt: EncodedDialogue, text: str, token_ids: list[int]) -> None:
         """Keeps what was generated after `prompt`, whole or partial, as it was sent."""
