@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -116,6 +118,33 @@ def test_a_comment_cannot_add_a_line(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match="comment"):
         append_key(tmp_path / "keys", KeyEntry(key_digest("b"), "acme", f"x\n{digest('c')} root"))
     assert not (tmp_path / "keys").exists()
+
+
+def test_a_comment_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match="not valid UTF-8"):
+        append_key(tmp_path / "keys", KeyEntry(key_digest("b"), "acme", "\udcff"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_a_regular_file_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    pipe, folder, loop = tmp_path / "pipe", tmp_path / "folder", tmp_path / "loop"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    loop.symlink_to(loop)
+    for path, says in ((pipe, "not a regular file"), (folder, "folder'"), (loop, "symbolic links")):
+        with pytest.raises(KeyFileError, match=says):
+            read_key_file(path)
+        with pytest.raises(KeyFileError, match=says):
+            append_key(path, KeyEntry(key_digest("b"), "acme"))
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_keys_added_at_once_are_all_kept(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda n: append_key(file, KeyEntry(key_digest(str(n)), f"t{n}")), range(40)))
+    assert {entry.tenant for entry in read_key_file(file)} == {f"t{n}" for n in range(40)}
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a/b", "a\n", ".a", "ä", "a" * 65])

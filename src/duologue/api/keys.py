@@ -10,13 +10,15 @@ about the stored hashes.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import hmac
 import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +73,12 @@ def check_tenant(name: str) -> str:
 def read_key_file(path: Path) -> tuple[KeyEntry, ...]:
     """All entries of a key file. Raises `KeyFileError` that names the file, the line and the remedy."""
     try:
-        with path.open("rb") as file:
+        # Opened so that a pipe does not block: a server reads its keys on the event loop.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise KeyFileError(
+                    f"the API key file '{path}' is not a regular file, which can be read again when it changes"
+                )
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
@@ -125,31 +132,49 @@ def append_key(path: Path, entry: KeyEntry) -> None:
     if entry.comment != " ".join(entry.comment.split()):
         raise KeyFileError("a comment is one line without doubled spaces")
     try:
-        old = path.read_bytes() if path.exists() else _HEADER.encode()
-        if path.exists():
-            known = read_key_file(path)
-            if any(entry.digest == other.digest for other in known):
-                raise KeyFileError(f"the API key file '{path}' holds this key already")
-            mode = stat.S_IMODE(path.stat().st_mode)
-        else:
-            mode = 0o600
-        if old and not old.endswith(b"\n"):
-            old += b"\n"
-        target = path.resolve()  # a link stays a link
-        scratch = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        try:
-            descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(old + entry.line.encode() + b"\n")
-                file.flush()
-                os.fsync(descriptor)
-            scratch.chmod(mode)
-            scratch.replace(target)
-        finally:
-            scratch.unlink(missing_ok=True)
+        line = entry.line.encode() + b"\n"
+    except UnicodeEncodeError:  # some locales let bytes through that are not UTF-8, as lone surrogates
+        raise KeyFileError("the comment is not valid UTF-8") from None
+    try:
+        target = Path(os.path.realpath(path))  # a link stays a link
+        with _locked(target.parent):
+            old, mode = _HEADER.encode(), 0o600
+            if os.path.lexists(target):
+                if any(entry.digest == other.digest for other in read_key_file(path)):
+                    raise KeyFileError(f"the API key file '{path}' holds this key already")
+                old, mode = target.read_bytes(), stat.S_IMODE(target.stat().st_mode)
+            if old and not old.endswith(b"\n"):
+                old += b"\n"
+            _replace(target, old + line, mode)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise KeyFileError(f"the API key file '{path}' cannot be written: {reason}") from None
+
+
+def _replace(target: Path, content: bytes, mode: int) -> None:
+    scratch = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        scratch.chmod(mode)
+        scratch.replace(target)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps two processes from adding keys at once, of which one would be lost."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # not every file system has locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class KeyRing:
