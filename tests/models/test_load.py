@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +92,7 @@ def test_a_damaged_packed_file_is_made_anew(
     path.write_bytes({"truncated": content[:-64], "empty": b"", "overwritten": b"\0" * len(content)}[damage])
     assert_same(load_model(folder, prepare), first)
     assert "is damaged" in caplog.text
-    assert "packed anew" in caplog.text
+    assert caplog.text.count("packed anew") == 1
     assert path.read_bytes() == content
     assert_same(load_model(folder, never), first)
 
@@ -102,9 +103,13 @@ def test_a_packed_file_with_a_tokenizer_of_another_format_is_made_anew(
     first = load_for_engine(folder)
     [path] = packed_files(cache)
     content = path.read_bytes()
-    magic = first.tokenizer[:8]
-    assert content.count(magic) == 1
-    path.write_bytes(content.replace(magic, b"DUOTOK99"))
+    other = b"DUOTOK99" + first.tokenizer[8:]
+    changed = content
+    sums = [f"{zlib.crc32(tokenizer):08x}".encode() for tokenizer in (first.tokenizer, other)]
+    for old, new in ((first.tokenizer, other), (sums[0], sums[1])):
+        assert changed.count(old) == 1
+        changed = changed.replace(old, new)
+    path.write_bytes(changed)
     assert_same(load_for_engine(folder), first)
     assert "the packed tokenizer is damaged or of another version; the model is packed anew" in caplog.text
     assert path.read_bytes() == content
@@ -120,6 +125,19 @@ def test_a_cache_that_cannot_be_written_is_a_warning(
     [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "the packed model is not cached" in record.getMessage()
     assert str(tmp_path / "file") in record.getMessage()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_cache_that_cannot_be_read_is_a_warning(
+    cache: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = load_model(folder, prepare)
+    cache.chmod(0)
+    try:
+        assert_same(load_model(folder, prepare), first)
+    finally:
+        cache.chmod(0o700)
+    assert "the packed model is not cached (Permission denied)" in caplog.text
 
 
 def test_what_a_killed_process_left_is_removed(cache: Path, folder: Path) -> None:

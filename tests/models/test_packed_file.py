@@ -80,6 +80,7 @@ def test_no_truncation_or_growth_is_trusted(path: Path) -> None:
         (b'"norm_eps', b'"norm_epz'),
         (b"layers.1.qkv.codes", b"layers.9.qkv.codes"),
         (b'"tokenizer_bytes":"1', b'"tokenizer_bytes":"x'),
+        (b'"tokenizer_bytes":"1', b'"tokenizer_bytes":"-'),
         (b'{"', b'["'),
     ],
 )
@@ -88,6 +89,14 @@ def test_a_header_that_does_not_fit_is_not_trusted(path: Path, old: bytes, new: 
     assert old in content[:20000]
     path.write_bytes(content.replace(old, new, 1))
     with pytest.raises(ModelLoadError, match="is damaged"):
+        read_packed(path, "key")
+
+
+def test_a_damaged_tokenizer_is_not_trusted(path: Path) -> None:
+    content = path.read_bytes()
+    assert content.count(MODEL.tokenizer) == 1
+    path.write_bytes(content.replace(MODEL.tokenizer, b"tokenizer \xfe"))
+    with pytest.raises(ModelLoadError, match="is damaged: the checksum of its tokenizer is wrong"):
         read_packed(path, "key")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import hashlib
 import logging
 import os
@@ -62,7 +63,7 @@ def load_model(
     source = resolve(model, progress=progress)
     key = _packed_key(source)
     path = packed_path(source.digest(), key)
-    packed = _cached(path, key, check)
+    packed = _cached(path, key, check, tell=_log.debug)
     if packed is None:
         with _packing_lock(path, source):
             packed = _cached(path, key, check)
@@ -97,7 +98,7 @@ def _mark_used(path: Path) -> None:
 def _remove_outdated(path: Path) -> None:
     """Remove what other versions of duologue packed of the same source, unless one of them still uses it."""
     source = path.name.split(".")[0]
-    for other in path.parent.glob(f"{source}.*.safetensors"):
+    for other in map(Path, glob.glob(f"{glob.escape(str(path.parent / source))}.*.safetensors")):
         with suppress(OSError):
             if other != path and time.time() - other.stat().st_mtime > _OUTDATED_S:
                 other.unlink()
@@ -116,19 +117,22 @@ def _packed_key(source: Source) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _cached(path: Path, key: str, check: Check | None = None) -> PackedModel | None:
-    if not path.exists():
+def _cached(
+    path: Path, key: str, check: Check | None = None, *, tell: Callable[..., None] = _log.warning
+) -> PackedModel | None:
+    """The packed model, or None after `tell` is told what is wrong with the file there is."""
+    if not os.path.exists(path):  # also in a folder that may not be read
         return None
     try:
         model = read_packed(path, key)
     except ModelLoadError as error:
-        _log.warning("%s; the model is packed anew", error)
+        tell("%s; the model is packed anew", error)
         return None
     try:
         if check is not None:
             check(model)
     except ModelLoadError as error:
-        _log.warning("%s is damaged: %s; the model is packed anew", path, error)
+        tell("%s is damaged: %s; the model is packed anew", path, error)
         return None
     return model
 
@@ -137,6 +141,7 @@ def _pack_and_cache(source: Source, prepare: Prepare, path: Path, key: str, prog
     with _status(f"Preparing {source.name} (once)", progress) as tell:
         model = _pack(source, prepare, tell)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)  # says why there is no folder
             write_packed(path, model, key)
         except OSError as error:
             _log.warning(

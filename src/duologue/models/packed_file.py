@@ -2,13 +2,15 @@
 
 Arrays are views into that buffer. Every array is a multiple of 64 bytes and the header is padded to one, so
 each begins on a cache line. Memory-mapping the file instead would save the copy but leave the weights on 4
-KiB pages. There is no checksum: a file that was cut short or overwritten is told by its header, its size or
-its spec, which costs nothing at start; it is then packed anew.
+KiB pages. The arrays have no checksum: a file that was cut short or overwritten is told by its header, its
+size or its spec, which costs nothing at start; it is then packed anew. The tokenizer has one, because a start
+would fail on a damaged one every time.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ def write_packed(path: Path, model: PackedModel, key: str) -> None:
         "spec": model.spec.to_json(),
         "chat_template": json.dumps(model.chat_template),
         "tokenizer_bytes": str(len(model.tokenizer)),
+        "tokenizer_crc32": _checksum(model.tokenizer),
     }
     tensors = {name: (_DTYPE_NAMES[array.dtype.name], array.shape, array) for name, array in arrays.items()}
     write_atomically(path, lambda file: write_safetensors(file, tensors, metadata))
@@ -83,6 +86,9 @@ def _model(header: SafetensorsHeader, data: npt.NDArray[np.uint8], key: str) -> 
             raise ModelLoadError(f"array {name} is {entry.dtype}")
         arrays[name] = data[entry.begin : entry.end].view(_DTYPES[entry.dtype]).reshape(entry.shape)
     tokenizer = arrays.pop(_TOKENIZER)[: int(metadata["tokenizer_bytes"])].tobytes()
+    # Files of the first versions do not say.
+    if metadata.get("tokenizer_crc32", _checksum(tokenizer)) != _checksum(tokenizer):
+        raise ModelLoadError("the checksum of its tokenizer is wrong")
     model = PackedModel(
         name=metadata["name"],
         spec=ModelSpec.from_json(metadata["spec"]),
@@ -98,6 +104,10 @@ def _expected_dtype(name: str) -> str:
     if name == _TOKENIZER:
         return "U8"
     return {"codes": "I8", "compensation": "I32"}.get(name.rsplit(".", 1)[-1], "F32")
+
+
+def _checksum(tokenizer: bytes) -> str:
+    return f"{zlib.crc32(tokenizer):08x}"
 
 
 def _aligned(size_bytes: int) -> int:

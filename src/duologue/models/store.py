@@ -86,9 +86,10 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
 
 def remove_leftovers(path: Path) -> None:
     """Removes what writes to `path` left when their process was killed; hold the lock that guards them."""
-    for leftover in path.parent.glob(f"{glob.escape(_temporary_prefix(path))}*"):
+    # Unlike Path.glob, glob.glob finds nothing in a folder that may not be read.
+    for leftover in glob.glob(f"{glob.escape(str(path.parent / _temporary_prefix(path)))}*"):
         with contextlib.suppress(OSError):
-            leftover.unlink()
+            os.unlink(leftover)
 
 
 def _temporary_prefix(path: Path) -> str:
