@@ -64,6 +64,8 @@ def test_kernels_as_a_table() -> None:
         (["engine", "--peer", "Q8_0"], "LABEL=GGUF"),
         (["engine", "--peer", "Q8_0=/no/such/file"], "/no/such/file"),
         (["engine", "--repetitions", "0"], "--repetitions"),
+        (["cache", "--overcommit", "1e-300"], "--overcommit"),
+        (["lookup", "--pages", "1000", "--dialogues", "50000"], "1000 pages are too few for 50000 dialogues"),
         (["kernels", "--quick", "--isa", "sse2"], "sse2"),
     ],
 )
@@ -71,3 +73,14 @@ def test_wrong_usage(arguments: list[str], says: str) -> None:
     result = run("bench", *arguments)
     assert result.returncode == 2, result.stderr
     assert says in " ".join(result.stderr.split())
+
+
+def test_what_cannot_be_used_is_one_line(tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A key that is not UTF-8 comes as a lone surrogate; one with a line end would be a header of its own.
+    results = [run("bench", "dialogues", "--api-key", key) for key in ("\udcff", "a\nb: c")]
+    monkeypatch.setenv("DUOLOGUE_ISA", "sse2")
+    results.append(run("bench", "engine", str(tiny_model_dir)))
+    for result, says in zip(results, ("API key", "API key", "DUOLOGUE_ISA=sse2"), strict=True):
+        assert result.returncode == 1
+        assert says in result.stderr
+        assert result.stderr.count("\n") == 1, result.stderr

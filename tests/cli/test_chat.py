@@ -95,7 +95,7 @@ class Terminal:
         self.text = ""
 
     def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
+        os.write(self._master, text.encode("utf-8", "surrogateescape"))
 
     def read_until(self, pattern: str, timeout_s: float = 60) -> str:
         """Waits for `pattern` after what was waited for before; returns what matched."""
@@ -118,6 +118,15 @@ def terminal(tiny_model_dir: Path) -> Iterator[Terminal]:
     terminal = Terminal(tiny_model_dir)
     yield terminal
     terminal.close()
+
+
+def test_a_line_that_is_not_utf_8_does_not_cost_the_dialogue(terminal: Terminal) -> None:
+    terminal.read_until("› ")
+    terminal.type("\udcff\udcfe\r")
+    terminal.read_until("the input is not valid UTF-8")
+    terminal.read_until("› ")
+    terminal.type("/exit\r")
+    assert terminal.process.wait(30) == 0
 
 
 def test_ctrl_c_stops_the_reply_and_not_the_program(terminal: Terminal) -> None:

@@ -62,6 +62,8 @@ class Client:
         self._address = f"{parts.scheme}://{place}{self._base}"
         self._timeout_s = timeout_s
         self._idle: deque[_Connection] = deque()
+        if api_key and not (api_key.isascii() and api_key.isprintable()):
+            raise BenchError("the API key has characters that no HTTP header can hold; use another")
         authorization = f"authorization: Bearer {api_key}\r\n" if api_key else ""
         self._headers = f"host: {place}\r\naccept: */*\r\n{authorization}"
 

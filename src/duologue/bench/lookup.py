@@ -74,5 +74,8 @@ def measure_lookup(
         found = cache.lookup(probe, b"")
         seconds.append(time.perf_counter() - started)
         if found.matched_tokens not in (len(probe), 5 * PAGE_TOKENS):  # whole, or evicted by later ones
-            raise RuntimeError(f"found {found.matched_tokens} of {len(probe)} tokens")
+            raise ValueError(
+                f"{pages} pages are too few for {dialogues} dialogues: "
+                f"only {found.matched_tokens} of {len(probe)} tokens were found"
+            )
     return LookupReading(stats.stored_pages[0], dialogues, prompt_tokens, stats.index_bytes, tuple(seconds))

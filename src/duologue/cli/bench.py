@@ -94,8 +94,10 @@ def engine(
     from duologue.bench.kernels import Effort, measure_peaks
     from duologue.bench.llama_cpp import WORKLOADS, LlamaCpp, default_peers_dir
     from duologue.cli.bench_report import engine_dict, print_engine_table
+    from duologue.engine.load import require_isa
     from duologue.engine.threads import default_threads
 
+    require_isa()
     known = {workload.name: workload for workload in WORKLOADS}
     for name in names:
         if name not in known:

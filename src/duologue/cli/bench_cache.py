@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "--overcommit",
     "factors",
-    type=FiniteRange(0, min_open=True),
+    type=FiniteRange(0.01),
     multiple=True,
     default=(1, 2, 4),
     show_default=True,

@@ -137,6 +137,9 @@ class _Chat:
             self._note("/exit or Ctrl-D leaves")
             return ""
         except (UnicodeDecodeError, UnicodeEncodeError) as error:
+            if self._interactive:
+                self._note(f"error: the input is not valid UTF-8 ({error.reason})")
+                return ""
             raise InvalidRequestError(f"the input is not valid UTF-8 ({error.reason})") from None
 
     def _command(self, line: str) -> bool:
