@@ -76,6 +76,13 @@ def test_dialogues_without_anything_in_common(tokenizer: Tokenizer) -> None:
     assert found.shared_tokens < found.tokens_a
 
 
+@pytest.mark.parametrize("content", [_A, {"messages": _A}])
+def test_a_file_may_begin_with_a_byte_order_mark(content: Any, tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(content), encoding="utf-8-sig")
+    assert read_dialogue(file) == _A
+
+
 def test_files_hold_a_list_or_a_request(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text(json.dumps(_A))
     (tmp_path / "body.json").write_text(json.dumps({"model": "m", "messages": _A, "seed": 5}))

@@ -28,6 +28,8 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # Tests may run where hang-ups are ignored (nohup), which a child would inherit.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         assert self.process.stdout is not None
         said = ""
@@ -124,7 +126,8 @@ def test_a_persona_that_does_not_fit_ends_the_server(tiny_model_dir: Path, tmp_p
     assert result.stderr.count("\n") == 1
 
 
-def test_sigterm_drains_and_exits_clean(process: Process) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_drains_and_exits_clean(process: Process, number: signal.Signals) -> None:
     with httpx.stream(
         "POST",
         process.url + "v1/chat/completions",
@@ -133,7 +136,7 @@ def test_sigterm_drains_and_exits_clean(process: Process) -> None:
     ) as response:
         lines = response.iter_lines()
         next(lines)
-        process.process.send_signal(signal.SIGTERM)
+        process.process.send_signal(number)
         rest = [line for line in lines if line]
     assert rest[-1] == "data: [DONE]"
     code, errors = process.wait()

@@ -18,7 +18,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     take the first and the other the last.
     """
     try:
-        text = body.decode("utf-8")
+        text = body.decode("utf-8-sig")  # some editors begin a file with a mark
     except UnicodeDecodeError as error:
         raise InvalidRequestError(
             f"The request body is not valid UTF-8 (byte {error.start}); send JSON encoded as UTF-8.",

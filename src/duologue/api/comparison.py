@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class _DialogueFile(BaseModel):
 def read_dialogue(path: Path) -> list[dict[str, str]]:
     """The messages in a JSON file: a list of them, or an object with `messages`. Raises `DialogueFileError`."""
     try:
-        content = path.read_bytes()
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
         if content.lstrip()[:1] == b"[":
             content = b'{"messages": ' + content + b"}"
         file = _DialogueFile.model_validate(json_object(content))

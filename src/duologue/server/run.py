@@ -69,8 +69,8 @@ class Server:
     def run(self, on_ready: Callable[[], None] = lambda: None, *, handle_signals: bool = True) -> None:
         """Blocks until the server has stopped. `on_ready` is called once requests are answered and the cache is warm.
 
-        With `handle_signals` (main thread only) SIGTERM and SIGINT stop the server, and SIGHUP reads the API keys again. Raises
-        what the warmer raises.
+        With `handle_signals` (main thread only) SIGTERM and SIGINT stop the server, and SIGHUP reads the API keys again
+        or, without a file of keys, stops it too. Raises what the warmer raises.
         """
         _run_loop(self._serve(on_ready, handle_signals))
 
@@ -110,6 +110,8 @@ class Server:
                 loop.add_signal_handler(number, self._on_stop)
             if isinstance(self._tenants, KeyFileTenants):
                 loop.add_signal_handler(signal.SIGHUP, self._tenants.reload)
+            elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+                loop.add_signal_handler(signal.SIGHUP, self._on_stop)
         await self._http.serve(sockets=[self._sock])
         if self._warming is not None:
             await self._warming
