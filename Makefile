@@ -20,6 +20,7 @@ $(BIN)/python:
 $(STAMP): $(BIN)/python $(NATIVE_SOURCES)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet "scikit-build-core>=0.10" "nanobind>=2.2" ninja "cmake>=3.18"
+	@echo "Building duologue (one to three minutes)"
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e ".[test]"
 	@touch $@
 

@@ -5,7 +5,7 @@
 #   warnings   the C++ compiled by gcc and clang with -Wall -Wextra -Werror
 #   emulated   the AVX-512 kernels through SIMDe's portable emulation, compared with the others
 #   qemu       the kernels on an emulated CPU without AVX-512
-#   sanitize   kernels and engine under the address and undefined-behaviour sanitizers
+#   sanitize   kernels, prefix index and engine under the address and undefined-behaviour sanitizers
 #   torch      against transformers, on tiny random instances
 #   peers      against llama.cpp, built from the llama-cpp-python source distribution
 #   browser    the chat page in headless Chromium
@@ -88,7 +88,8 @@ run_sanitize() {
   # Python itself leaks by design; everything else that the sanitizers find aborts the run. The deselected test limits the
   # address space, of which the address sanitizer needs terabytes; SmolLM2 would take many minutes.
   ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 LD_PRELOAD="$(g++ -print-file-name=libasan.so):$(g++ -print-file-name=libubsan.so)" \
-    .venv-sanitize/bin/python -m pytest tests/kernels tests/engine/test_exactness.py -k "not smollm2" \
+    .venv-sanitize/bin/python -m pytest tests/kernels tests/cache tests/engine/test_exactness.py tests/engine/test_cache_exactness.py \
+    -k "not smollm2" \
     --deselect tests/kernels/test_step.py::test_threads_that_cannot_be_started_are_an_error_and_leave_none_behind
 }
 

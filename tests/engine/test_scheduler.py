@@ -229,3 +229,21 @@ def test_a_cached_prompt_is_admitted_when_the_local_pool_holds_one_window_only(w
                 assert chunks, f"nothing can run, though request {request.number} waits alone"
                 apply(scheduler, chunks)
             scheduler.check_integrity()
+
+
+@pytest.mark.parametrize(("streams", "steps"), [(1, 0), (3, 1), (8, 2)])
+def test_streams_decode_between_steps_with_prompts(streams: int, steps: int) -> None:
+    config = SchedulerConfig(max_batch_tokens=64, max_num_seqs=64, prefill_tokens_while_decoding=20)
+    scheduler = Scheduler(config, make_cache(100))
+    for number in range(streams):
+        scheduler.add(make_request(number, 3, 1000))
+    for _ in range(10):
+        apply(scheduler, scheduler.plan())
+    scheduler.add(make_request(streams, 400, 5))  # twenty tokens a step: not done before the last one here
+    with_prompt = []
+    for _ in range(12):
+        chunks = scheduler.plan()
+        assert sum(chunk.count == 1 for chunk in chunks) == streams
+        with_prompt.append(len(chunks) > streams)
+        apply(scheduler, chunks)
+    assert with_prompt == [i % (steps + 1) == 0 for i in range(12)]

@@ -107,7 +107,10 @@ def test_a_terminal_sees_a_bar(index: Index) -> None:
 
 def test_an_interrupted_download_leaves_nothing(index: Index, cache: Path) -> None:
     index.stalled.set()
-    process = fetch_process(start_new_session=True)
+    # Tests may run where interrupts are ignored (a script's background job), which a child would inherit.
+    process = fetch_process(
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    )
     deadline_s = time.monotonic() + 60
     while index.downloads == 0 and time.monotonic() < deadline_s:
         time.sleep(0.05)

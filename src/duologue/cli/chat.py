@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
@@ -24,6 +24,7 @@ from duologue.errors import EngineStoppedError, InvalidRequestError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from duologue.dialogue.encoder import DialogueEncoder
     from duologue.engine.engine import Engine
     from duologue.engine.events import TokenEvent
     from duologue.engine.sampling_params import SamplingParams
@@ -75,7 +76,9 @@ class Turn:
     """One reply as it is received."""
 
     text: str = ""
-    tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
     first_s: float | None = None
     last_s: float | None = None
     stopped: bool = False
@@ -83,8 +86,9 @@ class Turn:
     def add(self, event: TokenEvent, at_s: float) -> None:
         """`at_s` counts from the moment the turn began."""
         self.text += event.text
+        self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
         if event.token_ids:
-            self.tokens += len(event.token_ids)
+            self.token_ids += event.token_ids
             self.first_s = at_s if self.first_s is None else self.first_s
             self.last_s = at_s
 
@@ -93,9 +97,11 @@ class Turn:
         if self.first_s is None or self.last_s is None:
             return "no tokens"
         parts = [f"first token {self.first_s * 1e3:.0f} ms"]
-        if self.tokens > 1 and self.last_s > self.first_s:
-            parts.append(f"{(self.tokens - 1) / (self.last_s - self.first_s):.1f} tokens/s")
-        parts.append(f"{self.tokens} tokens")
+        tokens = len(self.token_ids)
+        if tokens > 1 and self.last_s > self.first_s:
+            parts.append(f"{(tokens - 1) / (self.last_s - self.first_s):.1f} tokens/s")
+        parts.append(f"{tokens} tokens")
+        parts.append(f"{self.cached_tokens} of {self.prompt_tokens} prompt tokens from memory")
         return " · ".join(parts) + (" · stopped" if self.stopped else "")
 
 
@@ -107,6 +113,13 @@ class _Chat:
         self._system = system
         self._messages: list[dict[str, str]] = []
         self._interactive = sys.stdin.isatty()
+        from duologue.dialogue.encoder import DialogueEncoder
+        from duologue.dialogue.truncation import Truncation
+
+        self._dialogues: DialogueEncoder | None = None
+        if engine.template is not None:
+            sizes = Truncation.of_context(engine.context_tokens)
+            self._dialogues = DialogueEncoder(engine.template, engine.tokenizer, sizes)
 
     def run(self) -> None:
         self._reset()
@@ -179,8 +192,12 @@ class _Chat:
         started_s = time.perf_counter()
         turn = Turn()
         events: queue.SimpleQueue[TokenEvent] = queue.SimpleQueue()
-        prompt_ids = self._engine.encode_chat(self._messages)
-        request = self._engine.submit(prompt_ids, self._params, events.put)
+        if self._dialogues is None:
+            raise InvalidRequestError(
+                f"model {self._engine.model_name} has no chat template", param="messages"
+            )
+        prompt = self._dialogues.encode(self._messages, truncation="auto")
+        request = self._engine.submit(prompt.ids, self._params, events.put)
 
         def stop() -> None:
             turn.stopped = True
@@ -199,6 +216,9 @@ class _Chat:
             self._engine.abort(request)
         if event.error is not None:
             raise EngineStoppedError(f"the engine failed: {event.error}")
+        # The next turn's prompt repeats the very ids, and goes on where the cache ends.
+        ended = turn.token_ids[-1:] and turn.token_ids[-1] in self._engine.tokenizer.eos_ids
+        self._dialogues.remember(prompt, turn.text, turn.token_ids[:-1] if ended else turn.token_ids)
         return turn
 
     def _note(self, text: str) -> None:

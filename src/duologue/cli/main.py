@@ -20,7 +20,11 @@ _COMMANDS = {
     "keys": ("duologue.cli.keys", "keys", "Make and list API keys."),
     "cache": ("duologue.cli.cache", "cache", "Explain cache misses."),
     "chat": ("duologue.cli.chat", "chat", "Chat with a model in the terminal."),
-    "bench": ("duologue.cli.bench", "bench", "Measure kernels or the engine against the machine's peaks."),
+    "bench": (
+        "duologue.cli.bench",
+        "bench",
+        "Measure kernels, the engine, dialogues over HTTP and the cache.",
+    ),
     "eval": ("duologue.cli.evaluate", "evaluate", "Measure a model's quality."),
 }
 

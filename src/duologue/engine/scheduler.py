@@ -6,8 +6,9 @@ The policy, in the order it is applied:
    `prefill_tokens_while_decoding`, so that streams do not stall. Short ones (what is missing of them is at most
    `shared_prefill_tokens`) go first, oldest first, as long as together they have no more than that: a turn whose history is
    cached does not wait for a long newcomer. The rest of the step goes to the oldest long prompt, cut into chunks: it always
-   gets some, so it cannot starve. More short ones than that would make the first wait for the last, and a step is hardly
-   faster per token from there on.
+   gets some, so it cannot starve. After a step with prompts come one or two without, when three or six streams decode: what
+   spares one newcomer the wait would stall all of them. More short ones than that in a step would make the first wait for the
+   last, and a step is hardly faster per token from there on.
 3. A waiting request is admitted on what the cache holds of its prompt, when the pages that can be had (free ones and those that
    eviction would give) hold the rest and one token more; later ones do not overtake it. One whose prompt another is about
    to compute waits for that instead, and lets others pass.
@@ -31,6 +32,9 @@ from duologue.engine.request import Request, RequestState
 
 # A newcomer waits for another's prefill when that spares it more than so many tokens: a step's delay has its price too.
 _WORTH_WAITING_TOKENS = 32
+# Decode steps between two steps with prompts: one for so many streams that would stall, up to a limit.
+_STREAMS_PER_DECODE_STEP = 3
+_MOST_DECODE_STEPS = 2
 # How many waiting requests a step looks at, and how many prompts of each kind it starts at most before they are served.
 _LOOK_AHEAD = 64
 _LONG_PROMPTS = 4
@@ -81,6 +85,7 @@ class Scheduler:
         self.cache = cache
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # in order of arrival
+        self._decode_steps_due = 0
         self.admitted: list[Request] = []  # for the first time, since the engine last looked
         self.preemptions_total = 0
 
@@ -116,6 +121,10 @@ class Scheduler:
         chunks = [chunk for chunk in chunks if chunk.request.state is RequestState.RUNNING]
         if chunks:
             budget = min(budget, self.config.prefill_tokens_while_decoding)
+            if self._decode_steps_due > 0:
+                self._decode_steps_due -= 1
+                return chunks
+        streams = len(chunks)
         prompts = [
             request
             for request in self.running
@@ -142,6 +151,8 @@ class Scheduler:
                     long = long or request
         if long is not None and budget > 0:
             self._prefill(long, budget, chunks)
+        if len(chunks) > streams:
+            self._decode_steps_due = min(streams // _STREAMS_PER_DECODE_STEP, _MOST_DECODE_STEPS)
         return [chunk for chunk in chunks if chunk.request.state is RequestState.RUNNING]
 
     def computed(self, chunk: Chunk) -> None:
