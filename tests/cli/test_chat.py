@@ -27,7 +27,10 @@ def test_a_pipe_gets_the_replies_alone(tiny_model_dir: Path) -> None:
     assert result.returncode == 0
     assert result.stdout
     assert "tokens" not in result.stdout
-    assert len(re.findall(r"^first token .* tokens$", result.stderr, re.MULTILINE)) == 2
+    turns = re.findall(r"^first token .* · (\d+) tokens · (\d+) of (\d+) prompt", result.stderr, re.MULTILINE)
+    (reply, cold, prompt), (_, warm, _) = [[int(count) for count in turn] for turn in turns]
+    # The second turn computes its own message only, and the last token of the reply, which was sampled.
+    assert (reply, cold, warm) == (6, 0, prompt + reply - 1)
     first = run("chat", str(tiny_model_dir), *options, stdin="Hello").stdout
     assert result.stdout.startswith(first)
 
@@ -48,7 +51,7 @@ def test_commands_explain_themselves(tiny_model_dir: Path) -> None:
 def test_a_line_longer_than_the_context_is_one_error(tiny_model_dir: Path) -> None:
     result = run("chat", str(tiny_model_dir), *_LIMITS, "--context", "64", stdin="word " * 500)
     assert result.returncode == 1
-    assert result.stderr.startswith("error: the prompt has")
+    assert result.stderr.startswith("error: the last turn and the system messages have")
     assert result.stderr.count("\n") == 1
 
 
@@ -73,7 +76,9 @@ def test_the_figures_of_a_turn() -> None:
         turn.add(TokenEvent("x", (number,), None, 1, 0, number + 1), at_s)
     turn.add(TokenEvent("", (), "abort", 1, 0, 3), 9.0)
     turn.stopped = True
-    assert turn.summary() == "first token 250 ms · 10.0 tokens/s · 3 tokens · stopped"
+    assert turn.summary() == (
+        "first token 250 ms · 10.0 tokens/s · 3 tokens · 0 of 1 prompt tokens from memory · stopped"
+    )
 
 
 class Terminal:
