@@ -40,7 +40,7 @@ class KvGeometry:
         """Most local pages that a running sequence of so many positions holds, computing `step_tokens` at once."""
         if not self.window_tokens:
             return 0
-        return min(self.pages_for(tokens), self.pages_for(self.window_tokens + step_tokens) + 2)
+        return min(self.pages_for(tokens), _window_pages(self.window_tokens + step_tokens, self.page_tokens))
 
     @classmethod
     def for_budget(
@@ -68,7 +68,7 @@ class KvGeometry:
         dialogue_global = _DIALOGUE_WINDOWS * window_pages
         dialogue_local = (1 + _SPARSE_CHECKPOINTS) * window_pages + 3
         dialogue_bytes = dialogue_global * global_page_bytes + dialogue_local * local_page_bytes
-        least_local = -(-(window_tokens + step_tokens) // page_tokens) + 2
+        least_local = _window_pages(window_tokens + step_tokens, page_tokens)
         local_pages = max(least_local, budget_bytes * dialogue_local // dialogue_bytes)
         left_bytes = budget_bytes - local_pages * local_page_bytes
         # A model of window layers only has global pages that are numbers without KV.
@@ -79,3 +79,8 @@ class KvGeometry:
                 f"and a page of {global_page_bytes} bytes; raise --kv-memory"
             )
         return cls(page_tokens, global_pages, global_page_bytes, local_pages, local_page_bytes, window_tokens)
+
+
+def _window_pages(tokens: int, page_tokens: int) -> int:
+    """Most pages that so many positions in a row lie on while they move: one more at an end, and one that is kept longer."""
+    return -(-tokens // page_tokens) + 2

@@ -189,6 +189,8 @@ class _Chat:
 
     def _stream(self) -> Turn:
         """Prints a reply as it comes. Ctrl-C ends it; what was said stays in the dialogue."""
+        from duologue.dialogue.encoder import without_end
+
         started_s = time.perf_counter()
         turn = Turn()
         events: queue.SimpleQueue[TokenEvent] = queue.SimpleQueue()
@@ -217,8 +219,8 @@ class _Chat:
         if event.error is not None:
             raise EngineStoppedError(f"the engine failed: {event.error}")
         # The next turn's prompt repeats the very ids, and goes on where the cache ends.
-        ended = turn.token_ids[-1:] and turn.token_ids[-1] in self._engine.tokenizer.eos_ids
-        self._dialogues.remember(prompt, turn.text, turn.token_ids[:-1] if ended else turn.token_ids)
+        ids = without_end(turn.token_ids, self._engine.tokenizer.eos_ids)
+        self._dialogues.remember(prompt, turn.text, ids)
         return turn
 
     def _note(self, text: str) -> None:

@@ -6,7 +6,7 @@ left is encoded with earlier replies spliced in (`splice`). Of a finished reply 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from duologue.dialogue.encoded_dialogue import EncodedDialogue
@@ -125,6 +125,11 @@ class DialogueEncoder:
         """What all that is remembered takes, about."""
         stores = (self._pieces, self._replies, self._counter, self._volatile)
         return sum(store.used_bytes for store in stores)
+
+
+def without_end(token_ids: Sequence[int], end_ids: Collection[int]) -> Sequence[int]:
+    """The ids of a reply less the one that ended it, which the template writes itself."""
+    return token_ids[:-1] if token_ids and token_ids[-1] in end_ids else token_ids
 
 
 def _turn_roles(placed: PlacedMessages) -> tuple[list[str], int]:

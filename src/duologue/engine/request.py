@@ -114,6 +114,11 @@ class Request:
         return self.total_tokens - self.prompt_tokens
 
     @property
+    def missing_tokens(self) -> int:
+        """Tokens still to be computed before the next one can be sampled; 1 for a stream that decodes."""
+        return self.total_tokens - self.computed
+
+    @property
     def tokens(self) -> npt.NDArray[np.int32]:
         """Prompt and reply so far, [total_tokens]."""
         return self._tokens[: self.total_tokens]

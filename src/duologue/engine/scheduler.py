@@ -112,7 +112,7 @@ class Scheduler:
         budget = self.config.max_batch_tokens
         preemptions_before = self.preemptions_total
         for request in list(self.running):
-            if request.state is RequestState.RUNNING and request.total_tokens - request.computed == 1:
+            if request.state is RequestState.RUNNING and request.missing_tokens == 1:
                 if not self._ensure_pages(request, request.total_tokens):
                     continue
                 chunks.append(Chunk(request, 1, samples=True))
@@ -125,32 +125,10 @@ class Scheduler:
                 self._decode_steps_due -= 1
                 return chunks
         streams = len(chunks)
-        prompts = [
-            request
-            for request in self.running
-            if request.state is RequestState.RUNNING and request.total_tokens - request.computed > 1
-        ]
         # After a preemption pages are short, and what was just evicted must not come back within the same step.
         if self.preemptions_total == preemptions_before:
-            self._admit_waiting(prompts)
-        share = min(budget, self.config.shared_prefill_tokens)
-        long: Request | None = None
-        shares = 0
-        for request in prompts:
-            missing = request.total_tokens - request.computed
-            if missing > self.config.shared_prefill_tokens:
-                long = long or request
-            elif missing <= share:
-                share -= missing
-                budget -= missing
-                shares += 1
-                self._prefill(request, missing, chunks)
-            else:
-                share = 0  # later ones do not overtake it
-                if not shares:  # it alone is more than the step's budget
-                    long = long or request
-        if long is not None and budget > 0:
-            self._prefill(long, budget, chunks)
+            self._admit_waiting(chunks)
+        self._serve_prompts(budget, chunks)
         if len(chunks) > streams:
             self._decode_steps_due = min(streams // _STREAMS_PER_DECODE_STEP, _MOST_DECODE_STEPS)
         return [chunk for chunk in chunks if chunk.request.state is RequestState.RUNNING]
@@ -183,39 +161,59 @@ class Scheduler:
         assert holding == sequences, f"{sequences} sequences are open for {holding} requests"
         assert all(request.sequence is None for request in self.waiting), "a waiting request holds pages"
 
+    def _prompts(self, streams: list[Chunk]) -> list[Request]:
+        """Running requests that do not decode in this step, oldest first. One token may be all that is missing of a cached one."""
+        decoding = {chunk.request.number for chunk in streams}
+        return [request for request in self.running if request.number not in decoding]
+
+    def _serve_prompts(self, budget: int, chunks: list[Chunk]) -> None:
+        """Gives the step's tokens to short prompts that fit in together, and what is left to the oldest of the others."""
+        room = min(budget, self.config.shared_prefill_tokens)
+        together = False
+        other: Request | None = None
+        for request in self._prompts(chunks):
+            missing = request.missing_tokens
+            if missing <= room:
+                room -= missing
+                budget -= missing
+                together = True
+                self._prefill(request, missing, chunks)
+            elif missing > self.config.shared_prefill_tokens:
+                other = other or request
+            else:
+                room = 0  # later short ones do not overtake it
+                if not together:  # it alone is more than the step's budget
+                    other = other or request
+        if other is not None and budget > 0:
+            self._prefill(other, budget, chunks)
+
     def _prefill(self, request: Request, budget: int, chunks: list[Chunk]) -> None:
         # An earlier prompt of the step may have taken its pages.
         if request.state is not RequestState.RUNNING:
             return
-        missing = request.total_tokens - request.computed
+        missing = request.missing_tokens
         count = min(budget, missing)
         if self._ensure_pages(request, request.computed + count):
             chunks.append(Chunk(request, count, samples=count == missing))
 
-    def _admit_waiting(self, prompts: list[Request]) -> None:
-        """Starts waiting requests, oldest first, and adds them to the `prompts` that the step may serve."""
+    def _admit_waiting(self, streams: list[Chunk]) -> None:
+        """Starts waiting requests, oldest first."""
         for request in list(itertools.islice(self.waiting, _LOOK_AHEAD)):
-            long = sum(
-                prompt.total_tokens - prompt.computed > self.config.shared_prefill_tokens
-                for prompt in prompts
-            )
+            prompts = self._prompts(streams)
+            long = sum(prompt.missing_tokens > self.config.shared_prefill_tokens for prompt in prompts)
             # Pages for more prompts than the next steps serve are better left to what is stored.
             if long >= _LONG_PROMPTS or len(prompts) - long >= _SHORT_PROMPTS:
                 return
             if len(self.running) >= self.config.max_num_seqs:
                 return
-            if self._is_being_computed(request):
-                continue
-            if not self._admit(request):
+            if not self._is_being_computed(request) and not self._admit(request):
                 return
-            prompts.append(request)
-            prompts.sort(key=lambda prompt: prompt.number)
 
     def _is_being_computed(self, request: Request) -> bool:
         """Whether a running prompt will soon have computed much that this one has in common with it."""
         ids = request.tokens
         for other in self.running:
-            if other.computed >= other.total_tokens - 1 or other.scope.salt != request.scope.salt:
+            if other.missing_tokens <= 1 or other.scope.salt != request.scope.salt:
                 continue
             count = min(len(ids) - 1, other.total_tokens)
             differs = ids[:count] != other.tokens[:count]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from duologue.api.errors import HttpError, error_response
 from duologue.api.replies import ChunkEncoder, Usage, chat_completion, error_event
+from duologue.dialogue.encoder import without_end
 from duologue.engine.request import PromptMarks
 from duologue.errors import DuologueError
 from duologue.server.access import tenant_of
@@ -19,7 +20,7 @@ from duologue.server.mailbox import Mailbox, Postman
 from duologue.server.metrics import Metrics, RequestClock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from starlette.types import Receive, Scope, Send
 
@@ -133,7 +134,8 @@ class ChatCompletions:
         finally:
             # Also what was stopped half-way: the client may continue it.
             if not running.forgotten:
-                ids = reply.ids_without_end(() if request.ignore_eos else self._engine.tokenizer.eos_ids)
+                end_ids = () if request.ignore_eos else self._engine.tokenizer.eos_ids
+                ids = without_end(reply.token_ids, end_ids)
                 self._prompts.remember(cache_scope, prompt, reply.text, ids)
             watcher.cancel()
             self._flights.stop(handle)
@@ -226,19 +228,15 @@ class _Reply:
     def __init__(self, cache_report: Mapping[str, Any] | None) -> None:
         self.cache_report = cache_report
         self._texts: list[str] = []
-        self._ids: list[int] = []
+        self.token_ids: list[int] = []
 
     def add(self, event: TokenEvent) -> None:
         self._texts.append(event.text)
-        self._ids.extend(event.token_ids)
+        self.token_ids.extend(event.token_ids)
 
     @property
     def text(self) -> str:
         return "".join(self._texts)
-
-    def ids_without_end(self, end_ids: Collection[int]) -> list[int]:
-        """The ids, less the one that ended the reply, which the template writes itself."""
-        return self._ids[:-1] if self._ids and self._ids[-1] in end_ids else self._ids
 
 
 async def _watch(receive: Receive, mailbox: Mailbox) -> None:

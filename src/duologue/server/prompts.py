@@ -15,6 +15,8 @@ from duologue.dialogue.truncation import Truncation
 from duologue.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from duologue.cache.scope import CacheScope
     from duologue.dialogue.encoded_dialogue import EncodedDialogue
     from duologue.engine.engine import Engine
@@ -92,7 +94,9 @@ class Prompts:
                     code="context_length_exceeded",
                 )
 
-    def remember(self, scope: CacheScope, prompt: EncodedDialogue, text: str, token_ids: list[int]) -> None:
+    def remember(
+        self, scope: CacheScope, prompt: EncodedDialogue, text: str, token_ids: Sequence[int]
+    ) -> None:
         """Keeps what was generated after `prompt`, whole or partial, as it was sent."""
         if text and self._dialogues is not None:
             self._dialogues.remember(prompt, text, token_ids, salt=scope.salt, key=scope.key)
