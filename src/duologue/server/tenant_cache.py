@@ -99,17 +99,16 @@ class TenantCache:
         return cache_report(prompt, self._engine.tokenizer, miss)
 
     def _under_other_salt(self, prompt: EncodedDialogue, scope: CacheScope, stored_tokens: int) -> bool:
+        # Without keys nobody vouches that salts belong to one: what one holds is no business of another.
         if scope.tenant == ANONYMOUS:
-            return (
-                False  # nobody vouches that its salts belong to one: what one holds is no business of another
-            )
+            return False
+        # A system prompt alone is not this dialogue; its first user message under the own salt is.
         begun = len(prompt.ids) - 1 if prompt.history_begin is None else prompt.history_begin
         if stored_tokens >= begun:
-            return False  # the dialogue is known under its own salt
-        enough = begun  # a system prompt alone is not this dialogue
+            return False
         others = [salt for salt in self._salts.of(scope.tenant) if salt != scope.salt][:_OTHER_SALTS_TRIED]
         lookups = (self._engine.cache.lookup(prompt.ids, salt) for salt in others)
-        return any(lookup.stored_tokens >= enough for lookup in lookups)
+        return any(lookup.stored_tokens >= begun for lookup in lookups)
 
     async def forget(self, tenant: str, key: str | None) -> ForgetResult:
         """Forgets what the tenant stored under a key, or with None everything; also what is running now."""
