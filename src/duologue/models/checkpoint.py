@@ -17,8 +17,10 @@ Weights = dict[str, npt.NDArray[np.float32]]
 """Canonical names, all float32, linear maps as [out, in], RoPE by halves:
 
 embedding [vocab, hidden]; head [vocab, hidden] unless tied; final_norm [hidden];
-layers.{i}.attention_norm, layers.{i}.mlp_norm [hidden];
-layers.{i}.q, .k, .v, .output, .gate, .up, .down.
+layers.{i}.attention_norm, layers.{i}.mlp_norm [hidden]; with post-norms attention_post_norm and mlp_post_norm [hidden];
+layers.{i}.q, .k, .v, .output, .gate, .up, .down, without k and v where KV is shared, without gate where the MLP has none;
+with QK-norm q_norm and (where the layer owns its KV) k_norm [head_dim]; with sinks, sinks [heads].
+Norm weights are what the normalised values are multiplied by: Gemma's are stored as weight - 1 and read as weight.
 """
 
 
@@ -46,19 +48,22 @@ def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         shapes["head"] = (spec.vocab_size, hidden)
     for i, layer in enumerate(spec.layers):
         query, kv = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
-        own = {
-            "attention_norm": (hidden,),
-            "mlp_norm": (hidden,),
-            "q": (query, hidden),
-            "output": (hidden, query),
-        }
+        own: dict[str, tuple[int, ...]] = {"attention_norm": (hidden,), "mlp_norm": (hidden,)}
+        if layer.post_norms:
+            own |= {"attention_post_norm": (hidden,), "mlp_post_norm": (hidden,)}
+        own["q"] = (query, hidden)
         if layer.kv_owner is None:
             own |= {"k": (kv, hidden), "v": (kv, hidden)}
-        own |= {
-            "gate": (layer.mlp_size, hidden),
-            "up": (layer.mlp_size, hidden),
-            "down": (hidden, layer.mlp_size),
-        }
+        if layer.qk_norm:
+            own["q_norm"] = (layer.head_dim,)
+            if layer.kv_owner is None:
+                own["k_norm"] = (layer.head_dim,)
+        if layer.sinks:
+            own["sinks"] = (layer.heads,)
+        own["output"] = (hidden, query)
+        if layer.mlp.gated:
+            own["gate"] = (layer.mlp_size, hidden)
+        own |= {"up": (layer.mlp_size, hidden), "down": (hidden, layer.mlp_size)}
         shapes |= {f"layers.{i}.{name}": shape for name, shape in own.items()}
     return shapes
 

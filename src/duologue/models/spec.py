@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 import math
 from collections.abc import Mapping
@@ -16,12 +17,31 @@ MAX_HEAD_DIM = 256
 MAX_CONTEXT_TOKENS = 1 << 22
 
 
+class Mlp(str, enum.Enum):
+    """What lies between a layer's second norm and its down projection."""
+
+    GATED_SILU = "gated_silu"
+    """silu(gate) * up"""
+    GATED_GELU = "gated_gelu"
+    """gelu(gate) * up, GELU in its tanh form"""
+    RELU2 = "relu2"
+    """max(up, 0)^2, without a gate"""
+
+    @property
+    def gated(self) -> bool:
+        return self is not Mlp.RELU2
+
+
 @dataclass(frozen=True)
 class LayerSpec:
     """One decoder layer.
 
     `window` 0 means global attention, otherwise how many latest positions a query sees, its own included.
-    `kv_owner` is the index of the layer whose KV this one reads; None means its own.
+    `kv_owner` is the index of the layer whose KV this one reads; None means its own. `rope_factor` divides positions (linear RoPE
+    scaling). `softmax_scale` None means head_dim ** -0.5. `attention_softcap` c > 0 bounds scores by c * tanh(score / c). `qk_norm`
+    puts an RMSNorm on every head of q and k before RoPE. `sinks` adds a learned logit per query head to the softmax's denominator.
+    `post_norms` puts an RMSNorm on what attention and MLP add to the residual stream. `qkv_clamp` and `mlp_clamp` c > 0 keep the
+    outputs of the projections before attention, and those before the MLP's activation, within [-c, c].
     Raises UnsupportedModelError naming the field that the executor cannot run.
     """
 
@@ -32,6 +52,15 @@ class LayerSpec:
     rope_base: float
     window: int = 0
     kv_owner: int | None = None
+    rope_factor: float = 1.0
+    softmax_scale: float | None = None
+    attention_softcap: float = 0.0
+    qk_norm: bool = False
+    sinks: bool = False
+    post_norms: bool = False
+    mlp: Mlp = Mlp.GATED_SILU
+    qkv_clamp: float = 0.0
+    mlp_clamp: float = 0.0
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.kv_heads < 1 or self.heads % self.kv_heads:
@@ -44,8 +73,24 @@ class LayerSpec:
             raise UnsupportedModelError(f"mlp_size {self.mlp_size} must be a multiple of 16")
         if self.window < 0:
             raise UnsupportedModelError(f"window {self.window} must not be negative")
-        if not (self.rope_base > 0 and math.isfinite(self.rope_base)):
-            raise UnsupportedModelError(f"rope_base {self.rope_base} must be positive")
+        for name in ("rope_base", "rope_factor", "softmax_scale"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise UnsupportedModelError(f"{name} {value} must be positive")
+        for name in ("attention_softcap", "qkv_clamp", "mlp_clamp"):
+            value = getattr(self, name)
+            if not (value >= 0 and math.isfinite(value)):
+                raise UnsupportedModelError(f"{name} {value} must not be negative")
+        try:
+            object.__setattr__(self, "mlp", Mlp(self.mlp))  # from JSON it comes as text
+        except ValueError:
+            known = ", ".join(kind.value for kind in Mlp)
+            raise UnsupportedModelError(f"mlp {self.mlp!r} is not one of {known}") from None
+
+    @property
+    def score_scale(self) -> float:
+        """What products of queries and keys are multiplied by."""
+        return self.head_dim**-0.5 if self.softmax_scale is None else self.softmax_scale
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -56,7 +101,12 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A whole decoder; `layers` in order. Raises UnsupportedModelError naming the contradictory field."""
+    """A whole decoder; `layers` in order.
+
+    Embeddings are multiplied by `embedding_scale`. `logit_softcap` c > 0 bounds logits by c * tanh(logit / c). `native_int8` says
+    that the model was trained with the executor's own int8 arithmetic: its weights are quantised as they are, uncalibrated.
+    Raises UnsupportedModelError naming the contradictory field.
+    """
 
     architecture: str
     vocab_size: int
@@ -65,6 +115,9 @@ class ModelSpec:
     norm_eps: float
     tied_head: bool
     layers: tuple[LayerSpec, ...]
+    embedding_scale: float = 1.0
+    logit_softcap: float = 0.0
+    native_int8: bool = False
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -78,6 +131,10 @@ class ModelSpec:
             )
         if not 0 < self.norm_eps < 1:
             raise UnsupportedModelError(f"norm_eps {self.norm_eps} must be between 0 and 1")
+        if not (self.embedding_scale > 0 and math.isfinite(self.embedding_scale)):
+            raise UnsupportedModelError(f"embedding_scale {self.embedding_scale} must be positive")
+        if not (self.logit_softcap >= 0 and math.isfinite(self.logit_softcap)):
+            raise UnsupportedModelError(f"logit_softcap {self.logit_softcap} must not be negative")
         if self.hidden_size % 16:
             raise UnsupportedModelError(f"hidden_size {self.hidden_size} must be a multiple of 16")
         for i, layer in enumerate(self.layers):
@@ -86,14 +143,14 @@ class ModelSpec:
             if not 0 <= layer.kv_owner < i:
                 raise UnsupportedModelError(f"layer {i}: kv_owner {layer.kv_owner} is not an earlier layer")
             owner = self.layers[layer.kv_owner]
-            if owner.kv_owner is not None or (owner.window, owner.kv_heads, owner.head_dim) != (
-                layer.window,
-                layer.kv_heads,
-                layer.head_dim,
-            ):
-                raise UnsupportedModelError(
-                    f"layer {i}: kv_owner {layer.kv_owner} owns no KV of the same window and shape"
-                )
+            if owner.kv_owner is not None:
+                raise UnsupportedModelError(f"layer {i}: kv_owner {layer.kv_owner} has no KV of its own")
+            for name in ("window", "kv_heads", "head_dim", "rope_base", "rope_factor"):
+                mine, theirs = getattr(layer, name), getattr(owner, name)
+                if mine != theirs:
+                    raise UnsupportedModelError(
+                        f"layer {i}: kv_owner {layer.kv_owner} is of another kind ({name} {theirs}, not {mine})"
+                    )
 
     @property
     def kv_bytes_per_token(self) -> int:
