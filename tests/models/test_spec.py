@@ -52,7 +52,7 @@ def test_a_layer_that_cannot_be_run_names_the_field(changes: dict[str, Any], nam
         ({"layers": SPEC.layers[::-1]}, "layer 0: kv_owner 1 is not an earlier layer"),
         (
             {"layers": (SPEC.layers[0], SPEC.layers[0], SPEC.layers[2], SPEC.layers[2])},
-            "same window and shape",
+            r"layer 2: kv_owner 1 is of another kind \(window 0, not 8\)",
         ),
     ],
 )

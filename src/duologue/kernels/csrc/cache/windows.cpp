@@ -43,10 +43,12 @@ void PrefixCache::free_local_if_unused(int32_t id) {
 }
 
 // One position more than the next token needs stays, so that a window that ends here can still be kept (and the last token
-// of a prompt be computed again, for its logits).
+// of a prompt be computed again, for its logits). Boundaries inside the page that is being written are noted when it is full or
+// sealed, so windows are kept from its begin on.
 void PrefixCache::trim_window(Sequence& sequence, int64_t computed) {
     if (!hybrid()) return;
-    const int64_t begin = std::min<int64_t>(std::max<int64_t>(0, computed - config_.window_tokens) / P(), int64_t(sequence.chain.size()));
+    const auto pages = int64_t(sequence.chain.size());
+    const int64_t begin = std::min(std::max<int64_t>(0, std::min(computed, pages * P()) - config_.window_tokens) / P(), pages);
     for (; sequence.local_begin < begin; ++sequence.local_begin) {
         unpin_local(sequence.chain[size_t(sequence.local_begin)]);
         sequence.table[kLocalPool][size_t(sequence.local_begin)] = kNone;
