@@ -69,7 +69,7 @@ def test_layers_that_share_kv_have_queries_only() -> None:
 
 def test_layers_share_rope_tables_of_one_kind() -> None:
     spec = random_spec(layers=3)
-    assert rope_kinds(spec) == [(10000.0, 16)]
+    assert rope_kinds(spec) == [(10000.0, 1.0, 16)]
     assert sum(name.startswith("rope.") for name in pack_model(spec, random_weights(spec, 0))) == 2
 
 

@@ -34,7 +34,7 @@ def float_attention_logits(model: PackedModel, ids: Sequence[int], *, chunk_toke
             *rmsnorm_quantize_rows(x, arrays[own + "attention_norm"], spec.norm_eps), maps["qkv"]
         )
         heads = columns.reshape(n, -1, layer.head_dim)
-        tables = rope_tables(layer.rope_base, layer.head_dim, n)
+        tables = rope_tables(layer.rope_base, layer.head_dim, n, layer.rope_factor)
         q = rope_rotate(heads[:, : layer.heads], *tables).swapaxes(0, 1)
         if layer.kv_owner is None:
             k, v = np.split(heads[:, layer.heads :], 2, axis=1)

@@ -211,7 +211,7 @@ def _attention(i: int, layer: LayerSpec, qkv: Floats, cache: dict[int, npt.NDArr
     """Attention of one piece from position 0: qkv [n, columns] -> [n, heads * head_dim]. `cache` holds owners' pages."""
     n, heads, kv_heads, dim = len(qkv), layer.heads, layer.kv_heads, layer.head_dim
     group = heads // kv_heads
-    cos, sin = rope_tables(layer.rope_base, dim, n)
+    cos, sin = rope_tables(layer.rope_base, dim, n, layer.rope_factor)
     q = rope_rotate(qkv[:, : heads * dim].reshape(n, heads, dim), cos, sin)
     pages = np.arange(-(-n // PAGE_TOKENS), dtype=np.int32)
     block = kv_block_bytes(dim)

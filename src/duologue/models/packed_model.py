@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from duologue.kernels import _native
 from duologue.models.pack import layer_weights, packed_weight
-from duologue.models.rope import rope_kinds
+from duologue.models.rope import rope_kind, rope_kinds
 from duologue.models.spec import ModelSpec
 
 
@@ -47,7 +47,7 @@ class PackedModel:
         )
         kinds = rope_kinds(spec)
         for i, layer in enumerate(spec.layers):
-            rope = kinds.index((layer.rope_base, layer.head_dim))
+            rope = kinds.index(rope_kind(layer))
             packed = layer_weights(arrays, spec, i)
             model.add_layer(
                 layer.heads,
