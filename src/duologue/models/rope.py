@@ -24,9 +24,7 @@ _SIN = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(9)]
 _COS = [(-1.0) ** n / math.factorial(2 * n) for n in range(10)]
 
 
-def rope_tables(
-    base: float, head_dim: int, positions: int, factor: float = 1.0
-) -> tuple[Floats, Floats]:
+def rope_tables(base: float, head_dim: int, positions: int, factor: float = 1.0) -> tuple[Floats, Floats]:
     """cos and sin, each [positions, head_dim / 2]: position p turns pair i by p / factor * base^(-2i / head_dim)."""
     frequency = _frequencies(base, head_dim)  # [D/2]
     cos = np.empty((positions, len(frequency)), dtype=np.float32)
