@@ -170,6 +170,7 @@ class LogitReader:
             model.native(),
             vocab_size=model.spec.vocab_size,
             page_count=self._pages,
+            local_page_count=self._pages,
             threads=threads or default_threads(),
             isa=isa,
         )
