@@ -31,7 +31,7 @@ def reference_decoder(spec: ModelSpec, weights: dict[str, npt.NDArray[np.float32
     layers = []
     for i, layer in enumerate(spec.layers):
         own = f"layers.{i}."
-        cos, sin = rope_tables(layer.rope_base, layer.head_dim, spec.context_tokens)
+        cos, sin = rope_tables(layer.rope_base, layer.head_dim, spec.context_tokens, layer.rope_factor)
         qkv = [own + name for name in (("q", "k", "v") if layer.kv_owner is None else ("q",))]
         vectors = ("attention_post_norm", "mlp_post_norm", "q_norm", "k_norm", "sinks")
         layers.append(

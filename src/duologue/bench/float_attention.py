@@ -64,7 +64,7 @@ def _turned(model: PackedModel, i: int, norm: str, x: Floats) -> Floats:
     layer, weight = model.spec.layers[i], model.arrays.get(f"layers.{i}.{norm}")
     if weight is not None:
         x = rmsnorm_rows(x.reshape(-1, layer.head_dim), weight, model.spec.norm_eps).reshape(x.shape)
-    tables = rope_tables(layer.rope_base, layer.head_dim, len(x))
+    tables = rope_tables(layer.rope_base, layer.head_dim, len(x), layer.rope_factor)
     return rope_rotate(x, *tables).swapaxes(0, 1)
 
 

@@ -238,7 +238,7 @@ def _attention(
     layer, own = spec.layers[i], f"layers.{i}."
     n, heads, kv_heads, dim = len(qkv), layer.heads, layer.kv_heads, layer.head_dim
     group = heads // kv_heads
-    cos, sin = rope_tables(layer.rope_base, dim, n)
+    cos, sin = rope_tables(layer.rope_base, dim, n, layer.rope_factor)
 
     def turned(columns: Floats, name: str) -> Floats:
         x = columns.reshape(n, -1, dim)

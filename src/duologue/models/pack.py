@@ -54,8 +54,8 @@ def pack_model(spec: ModelSpec, weights: Weights) -> Arrays:
         _put(arrays, "head", [weights["head"]])
     # An even number of positions keeps every array a multiple of 64 bytes.
     positions = spec.context_tokens + spec.context_tokens % 2
-    for n, (base, head_dim) in enumerate(rope_kinds(spec)):
-        arrays[f"rope.{n}.cos"], arrays[f"rope.{n}.sin"] = rope_tables(base, head_dim, positions)
+    for n, (base, factor, head_dim) in enumerate(rope_kinds(spec)):
+        arrays[f"rope.{n}.cos"], arrays[f"rope.{n}.sin"] = rope_tables(base, head_dim, positions, factor)
     for i, layer in enumerate(spec.layers):
         own = f"layers.{i}."
         arrays |= {

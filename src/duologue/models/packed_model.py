@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from duologue.kernels import _native
 from duologue.models.pack import MLP_EPILOGUES, layer_weights, optional_norms, packed_weight
-from duologue.models.rope import rope_kinds
+from duologue.models.rope import rope_kind, rope_kinds
 from duologue.models.spec import ModelSpec
 
 
@@ -48,7 +48,7 @@ class PackedModel:
         )
         kinds = rope_kinds(spec)
         for i, layer in enumerate(spec.layers):
-            rope = kinds.index((layer.rope_base, layer.head_dim))
+            rope = kinds.index(rope_kind(layer))
             packed, own = layer_weights(arrays, spec, i), f"layers.{i}."
             model.add_layer(
                 layer.heads,
