@@ -8,6 +8,8 @@ import pytest
 
 from duologue.cache.resident import DialogueShape
 from duologue.errors import ModelLoadError, UnsupportedModelError
+from duologue.models.hf_checkpoint import spec_from_config
+from duologue.models.kv_accounting import KvModel
 from duologue.models.kv_config import kv_model_of_config
 from duologue.models.kv_waterfall import waterfall
 
@@ -98,6 +100,25 @@ def test_published_models(config: dict[str, Any], token_bytes: int, local: int, 
     assert [layer.window for layer in model.layers if layer.window] == [window] * local
 
 
+RUN_HERE: list[dict[str, Any]] = [
+    {"model_type": "llama", "num_hidden_layers": 4},
+    {"model_type": "llama", "num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 512},
+    {"model_type": "mistral"},
+    {"model_type": "mistral", "sliding_window": None, "head_dim": 160, "hidden_size": 5120},
+    {"model_type": "gemma2"},
+    {"model_type": "gemma2", "num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8},
+    {"model_type": "gemma3_text", "num_hidden_layers": 34, "sliding_window": 1024},
+    {"model_type": "gemma3_text", "num_hidden_layers": 18, "num_attention_heads": 4, "num_key_value_heads": 1},
+    {"model_type": "gemma3_text", "sliding_window_pattern": 3},
+    {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "num_hidden_layers": 48}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", RUN_HERE, ids=lambda config: str(config["model_type"]))
+def test_families_that_the_engine_runs_are_counted_as_it_reads_them(config: dict[str, Any]) -> None:
+    assert kv_model_of_config(config, "m").layers == KvModel.of_spec("m", spec_from_config(config)).layers
+
+
 def test_where_windows_lie() -> None:
     def globals_of(config: dict[str, Any]) -> list[int]:
         return [i for i, layer in enumerate(kv_model_of_config(config, "m").layers) if not layer.window]
@@ -153,6 +174,7 @@ def test_a_config_that_says_all_assumes_nothing() -> None:
         ({"model_type": "mamba2"}, "model_type 'mamba2'"),
         ({"model_type": "qwen3_next"}, "model_type 'qwen3_next'"),
         ({"mamba_d_state": 128}, "mamba_d_state"),
+        ({"attn_type_list": [1, 0]}, "attn_type_list"),
         ({"layer_types": ["linear_attention"] * 32}, r"layer_types\[0\] = 'linear_attention'"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),
         ({"cross_attention_layers": [3, 8]}, "cross_attention_layers"),
@@ -171,6 +193,7 @@ def test_what_cannot_be_counted_is_refused_by_name(change: dict[str, Any], says:
     ("change", "says"),
     [
         ({"num_hidden_layers": None}, "num_hidden_layers is missing"),
+        ({"model_type": "x", "num_attention_heads": None}, "num_attention_heads is missing"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
         ({"num_attention_heads": "32"}, "num_attention_heads is '32'"),
         ({"num_key_value_heads": 0}, "num_key_value_heads is 0"),

@@ -44,7 +44,12 @@ _DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "llama4_text": {
         "num_hidden_layers": 48, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "attention_chunk_size": 8192,
     },
-    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "llama": {"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096},
+    "mistral": {
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "sliding_window": 4096,
+    },
+    "olmo3": {"sliding_window": 4096},
+    "qwen3": {"head_dim": 128},
 }  # fmt: skip
 # The last of so many layers is global, where neither a pattern nor types of layers are given.
 _PATTERNS = {
@@ -60,12 +65,12 @@ _WINDOW_ON_ALL = ("mistral", "mixtral", "phi3", "starcoder2")
 _WINDOW_ON_NONE = ("llama",)  # whatever the file says: transformers' Llama has no windows
 _RECURRENT_FAMILIES = (
     "mamba", "falcon_mamba", "rwkv", "jamba", "bamba", "zamba", "falcon_h1", "nemotron_h", "recurrent_gemma", "qwen3_next", "lfm2",
-    "granitemoehybrid", "plamo2", "minimax", "kimi_linear", "retnet", "xlstm",
+    "granitemoehybrid", "plamo2", "kimi_linear", "olmo_hybrid", "bailing_hybrid", "retnet", "xlstm",
 )  # fmt: skip
 _RECURRENT_SETTINGS = (
     "ssm_cfg", "ssm_state_size", "state_size", "mamba_d_state", "mamba_d_ssm", "mamba_num_heads", "linear_num_key_heads",
     "linear_attn_config", "hybrid_override_pattern", "attn_layer_period", "layers_block_type", "block_types", "conv_L_cache",
-    "full_attn_idxs", "attn_type_list",
+    "full_attn_idxs",
 )  # fmt: skip
 # Settings under which KV is something that is not counted here.
 _UNKNOWN_KV = {
@@ -77,6 +82,8 @@ _UNKNOWN_KV = {
     "attention_k_eq_v": "values that are the keys",
     "global_head_dim": "heads of another size in global layers",
     "sparse_attention_config": "attention to chosen blocks",
+    "hybrid_layer_pattern": "heads of another shape in local layers",
+    "compress_ratios": "KV that is compressed over positions",
 }
 
 
@@ -104,7 +111,7 @@ class _Reader:
         for settings in (outer, config):  # wherever they are said
             _refuse_other_kinds(settings)
         self._config = config
-        kind = config.get("model_type", outer.get("model_type"))
+        kind = config.get("model_type", f"{outer.get('model_type')}_text")
         self._family = kind if isinstance(kind, str) else ""
         self._defaults = _DEFAULTS.get(self._family, {})
 
@@ -301,6 +308,11 @@ def _refuse_other_kinds(config: Mapping[str, Any]) -> None:
             raise UnsupportedModelError(
                 f"{name} is set, so some layers keep a state instead of KV, which cannot be counted"
             )
+    kinds = config.get("attn_type_list")
+    if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
+        raise UnsupportedModelError(
+            "attn_type_list has layers with linear attention, which cannot be counted"
+        )
     for name, what in _UNKNOWN_KV.items():
         if config.get(name):
             raise UnsupportedModelError(f"{name} is set, which means {what}, and that cannot be counted")
