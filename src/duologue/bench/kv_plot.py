@@ -34,7 +34,7 @@ def plot_waterfalls(path: Path, name: str, waterfalls: Mapping[int, Waterfall]) 
             axes.annotate(
                 f"{size:,.1f}{by}", (size, i), xytext=(3, 0), textcoords="offset points", va="center"
             )
-        axes.set_xlim(right=max(sizes) * 60)
+        axes.set_xlim(min(sizes) / 4, max(sizes) * 100)
         axes.set_xlabel("MiB a dialogue")
         axes.set_title(f"{tokens:,} tokens: {steps.factor_of_grouped(rows - 1):,.0f}x below GQA in fp16")
         axes.spines[["top", "right"]].set_visible(False)
