@@ -14,6 +14,7 @@ from duologue.errors import ModelLoadError, UnsupportedModelError
 from duologue.models.duologue_config import MODEL_TYPE, duologue_spec
 from duologue.models.hf_config import HfConfig
 from duologue.models.kv_accounting import KvLayer, KvModel
+from duologue.models.kv_families import DEFAULTS, PATTERNS, WINDOW_ON_ALL, WINDOW_ON_NONE, refuse_other_kv
 
 _MAX_LAYERS, _MAX_SIZE = 4096, 1 << 31
 _NESTED = ("text_config", "llm_config", "language_config")
@@ -25,65 +26,6 @@ _NAMES = {
     "num_key_value_heads": ("num_kv_heads", "n_head_kv"),
     "hidden_size": ("n_embd", "d_model"),
     "max_position_embeddings": ("n_positions", "n_ctx", "seq_length"),
-}
-# What transformers takes where a file leaves a setting out, for families whose files do.
-_DEFAULTS: Mapping[str, Mapping[str, int]] = {
-    "gemma": {"head_dim": 256},
-    "gemma2": {
-        "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,
-    },
-    "gemma3_text": {
-        "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,
-    },
-    "gemma3n_text": {
-        "num_hidden_layers": 35, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "sliding_window": 512,
-        "num_kv_shared_layers": 15,
-    },
-    "cohere2": {"sliding_window": 4096},
-    "gpt_oss": {"num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128},
-    "llama4_text": {
-        "num_hidden_layers": 48, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "attention_chunk_size": 8192,
-    },
-    "llama": {"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096},
-    "mistral": {
-        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "sliding_window": 4096,
-    },
-    "olmo3": {"sliding_window": 4096},
-    "qwen3": {"head_dim": 128},
-}  # fmt: skip
-# The last of so many layers is global, where neither a pattern nor types of layers are given.
-_PATTERNS = {
-    "gemma2": 2,
-    "gemma3_text": 6,
-    "gemma3n_text": 5,
-    "cohere2": 4,
-    "gpt_oss": 2,
-    "llama4_text": 4,
-    "olmo3": 4,
-}
-_WINDOW_ON_ALL = ("mistral", "mixtral", "phi3", "starcoder2")
-_WINDOW_ON_NONE = ("llama",)  # whatever the file says: transformers' Llama has no windows
-_RECURRENT_FAMILIES = (
-    "mamba", "falcon_mamba", "rwkv", "jamba", "bamba", "zamba", "falcon_h1", "nemotron_h", "recurrent_gemma", "qwen3_next", "lfm2",
-    "granitemoehybrid", "plamo2", "kimi_linear", "olmo_hybrid", "bailing_hybrid", "retnet", "xlstm",
-)  # fmt: skip
-_RECURRENT_SETTINGS = (
-    "ssm_cfg", "ssm_state_size", "state_size", "mamba_d_state", "mamba_d_ssm", "mamba_num_heads", "linear_num_key_heads",
-    "linear_attn_config", "hybrid_override_pattern", "attn_layer_period", "layers_block_type", "block_types", "conv_L_cache",
-    "full_attn_idxs",
-)  # fmt: skip
-# Settings under which KV is something that is not counted here.
-_UNKNOWN_KV = {
-    "is_encoder_decoder": "an encoder with cross attention",
-    "cross_attention_layers": "cross attention",
-    "block_configs": "layers of different shapes",
-    "use_cla": "KV shared between layers in another way",
-    "index_head_dim": "an index of keys beside the KV",
-    "attention_k_eq_v": "values that are the keys",
-    "global_head_dim": "heads of another size in global layers",
-    "sparse_attention_config": "attention to chosen blocks",
-    "hybrid_layer_pattern": "heads of another shape in local layers",
-    "compress_ratios": "KV that is compressed over positions",
 }
 
 
@@ -109,11 +51,11 @@ class _Reader:
                 self._assume(f"only {nested} is counted, the language model")
                 break
         for settings in (outer, config):  # wherever they are said
-            _refuse_other_kinds(settings)
+            refuse_other_kv(settings)
         self._config = config
         kind = config.get("model_type", f"{outer.get('model_type')}_text")
         self._family = kind if isinstance(kind, str) else ""
-        self._defaults = _DEFAULTS.get(self._family, {})
+        self._defaults = DEFAULTS.get(self._family, {})
 
     def model(self, name: str) -> KvModel:
         layers = self._count("num_hidden_layers")
@@ -187,7 +129,7 @@ class _Reader:
     def _windows(self, layers: int) -> list[int]:
         """The window of each layer, 0 for global ones."""
         uses = self._value("use_sliding_window")
-        by_default = not self._family.startswith("qwen") and self._family not in _WINDOW_ON_NONE
+        by_default = not self._family.startswith("qwen") and self._family not in WINDOW_ON_NONE
         window = self._window() if uses or (uses is None and by_default) else None
         if self._value("layer_types") is not None:
             local = self._local_types(layers)
@@ -227,11 +169,11 @@ class _Reader:
         pattern = self._value("sliding_window_pattern")
         if pattern is None:
             pattern = self._value("_sliding_window_pattern")
-        if pattern is None and self._family in _PATTERNS:
-            pattern = _PATTERNS[self._family]
+        if pattern is None and self._family in PATTERNS:
+            pattern = PATTERNS[self._family]
             self._assume(f"one layer in {pattern} is global: as {self._family} has it")
         if pattern is None:
-            if self._family not in _WINDOW_ON_ALL:
+            if self._family not in WINDOW_ON_ALL:
                 self._assume("every layer has the window: the config names no pattern")
             return [True] * layers
         if isinstance(pattern, bool) or not isinstance(pattern, int) or pattern < 1:
@@ -295,27 +237,6 @@ class _Reader:
     def _assume(self, text: str) -> None:
         if text not in self._assumptions:
             self._assumptions.append(text)
-
-
-def _refuse_other_kinds(config: Mapping[str, Any]) -> None:
-    family = config.get("model_type")
-    if isinstance(family, str) and family.startswith(_RECURRENT_FAMILIES):
-        raise UnsupportedModelError(
-            f"model_type {family!r} cannot be counted: some of its layers keep a state instead of KV"
-        )
-    for name in _RECURRENT_SETTINGS:
-        if config.get(name):
-            raise UnsupportedModelError(
-                f"{name} is set, so some layers keep a state instead of KV, which cannot be counted"
-            )
-    kinds = config.get("attn_type_list")
-    if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
-        raise UnsupportedModelError(
-            "attn_type_list has layers with linear attention, which cannot be counted"
-        )
-    for name, what in _UNKNOWN_KV.items():
-        if config.get(name):
-            raise UnsupportedModelError(f"{name} is set, which means {what}, and that cannot be counted")
 
 
 def _whole(name: str, value: Any, least: int = 1) -> int:
