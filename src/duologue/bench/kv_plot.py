@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from duologue.bench.dialogue_plot import PlotError, check_plot
+from duologue.bench.plot import PlotError, check_plot
 from duologue.models.kv_waterfall import Waterfall
 
 _MIB = 1 << 20
