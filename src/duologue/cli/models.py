@@ -66,8 +66,8 @@ def info(
     NAME is an alias, a GGUF file, a Hugging Face folder, a config.json of almost any decoder, or one of our own sizes, such as
     duologue-13b. Weights are not read.
     """
-    from duologue.bench.plot import check_plot
     from duologue.bench.kv_plot import plot_waterfalls
+    from duologue.bench.plot import check_plot
     from duologue.cache.resident import DialogueShape
     from duologue.models.kv_source import kv_model
     from duologue.models.kv_waterfall import waterfall
