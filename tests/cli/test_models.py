@@ -43,9 +43,10 @@ def test_as_tables_for_each_context() -> None:
 
 
 def test_a_model_without_windows_has_no_checkpoints(tiny_model_dir: Path) -> None:
-    result = run("models", "info", str(tiny_model_dir))
+    result = run("models", "info", str(tiny_model_dir), "--context", "1024", "--context", "4096")
     assert result.returncode == 0, result.stderr
     assert "pages: 16 global\n" in result.stdout
+    assert "4,096 tokens, more than its context" in result.stdout
     assert "with sparse checkpoints" not in result.stdout
 
 

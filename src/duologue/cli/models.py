@@ -180,8 +180,9 @@ def _print(
         console.print(f"assumed: {assumption}", markup=False)
     console.print(_kind_table(model))
     for shape, kv, steps in counted:
+        beyond = model.context_tokens is not None and shape.tokens > model.context_tokens
         console.print(
-            f"One dialogue of {shape.tokens:,} tokens "
+            f"One dialogue of {shape.tokens:,} tokens{', more than its context' if beyond else ''} "
             f"(last message {shape.message_tokens}, last reply {shape.reply_tokens}):"
         )
         console.print(_waterfall_table(steps))
