@@ -18,7 +18,7 @@ from duologue.bench.perplexity import (
 from duologue.dialogue.template import ChatTemplate
 from duologue.dialogue.tokenizer import Tokenizer
 from duologue.engine.load import calibration_chats, calibration_text, load_for_engine
-from duologue.errors import InvalidRequestError, ModelLoadError
+from duologue.errors import InvalidRequestError
 from duologue.models.checkpoint import Checkpoint
 from duologue.models.packed_model import PackedModel
 from duologue.models.random_model import random_weights
@@ -132,9 +132,11 @@ def test_near_ties() -> None:
     assert not GreedyReply("p", 20, 20, None).near_tie
 
 
-def test_a_model_without_a_template_is_refused(tiny_packed: PackedModel, tiny_checkpoint: Checkpoint) -> None:
-    with pytest.raises(ModelLoadError, match="chat template"):
-        measure_greedy(replace(tiny_packed, chat_template=None), tiny_checkpoint, ["Hi"])
+def test_a_model_without_a_template_is_asked_in_the_default_one(
+    tiny_packed: PackedModel, tiny_checkpoint: Checkpoint
+) -> None:
+    (reply,) = measure_greedy(replace(tiny_packed, chat_template=None), tiny_checkpoint, ["Hi"])
+    assert reply.tokens > 0
 
 
 def test_a_prompt_longer_than_a_window_is_refused(tiny_packed: PackedModel) -> None:

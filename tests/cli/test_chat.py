@@ -17,6 +17,7 @@ import pytest
 from duologue.cli.chat import Turn
 from duologue.engine.events import TokenEvent
 from tests.cli.processes import command, environment, run
+from tests.engine.base_case import base_model
 
 _LIMITS = ("--kv-memory", "16MiB")
 
@@ -154,3 +155,20 @@ def test_ctrl_c_stops_the_reply_and_not_the_program(terminal: Terminal) -> None:
     terminal.read_until("› ")
     terminal.type("/exit\r")
     assert terminal.process.wait(30) == 0
+
+
+def test_a_model_without_a_chat_template_says_so(tmp_path: Path) -> None:
+    folder = base_model(tmp_path / "base")
+    result = run("chat", str(folder), *_LIMITS, "--max-tokens", "6", "--temperature", "0", stdin="Hello\n")
+    assert result.returncode == 0
+    assert result.stdout
+    assert "warning: the model base has no chat template" in " ".join(result.stderr.split())
+
+
+def test_terms_of_use_without_a_terminal(tmp_path: Path) -> None:
+    result = run("chat", "gemma3-270m", cache=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    for word in ("https://ai.google.dev/gemma/terms", "--accept-terms", "DUOLOGUE_ACCEPT_TERMS=gemma"):
+        assert word in result.stderr
+    assert list(tmp_path.rglob("*.part")) == []

@@ -42,8 +42,12 @@ def corpus() -> list[str]:
     return texts
 
 
+def read_golden(name: str) -> list[tuple[list[int], list[int]]]:
+    """llama.cpp's ids of each text of the corpus, without and with special tokens found in it."""
+    rows = json.loads((DATA / f"golden_{name}.json").read_text(encoding="utf-8"))
+    return [(row[0], row[-1]) for row in rows]
+
+
 @pytest.fixture(scope="session")
 def golden() -> list[tuple[list[int], list[int]]]:
-    """llama.cpp's ids of each text of the corpus, without and with special tokens found in it."""
-    rows = json.loads((DATA / "golden_smollm2.json").read_text(encoding="utf-8"))
-    return [(plain, special) for plain, special in rows]
+    return read_golden("smollm2")

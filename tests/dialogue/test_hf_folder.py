@@ -81,6 +81,55 @@ def test_sentencepiece_folder_agrees_with_tokenizers(style: str, tmp_path: Path)
     assert tokenizer.eos_ids == {2}
 
 
+def gemma_style() -> HfTokenizer:
+    """As Gemma's tokenizer.json: no prefix, runs of spaces as added tokens in their escaped spelling, line ends and tags as
+    added tokens, bytes for the rest."""
+    runs = ["▁▁", "▁▁▁", "\n", "\n\n", "<h1>"]
+    words = ["▁", "a", "b", "ab", "▁ab", "é"]
+    control = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
+    tokens = [*control, *runs, *(f"<0x{b:02X}>" for b in range(256)), *words]
+    merges = [("▁", "▁"), ("▁▁", "▁"), ("a", "b"), ("▁", "ab")]
+    vocab = {text: i for i, text in enumerate(tokens)}
+    hf = HfTokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    hf.normalizer = normalizers.Replace(" ", "▁")
+    hf.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    hf.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    hf.add_special_tokens([AddedToken(text, normalized=False) for text in control])
+    hf.add_tokens([AddedToken(text, normalized=False) for text in runs])
+    hf.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
+    return hf
+
+
+@pytest.mark.parametrize("add_bos_token", [True, False, None])
+def test_gemma_folder_agrees_with_tokenizers(add_bos_token: bool | None, tmp_path: Path) -> None:
+    hf = gemma_style()
+    config: dict[str, Any] = {"bos_token": "<bos>", "eos_token": "<eos>"}
+    if add_bos_token is not None:
+        config["add_bos_token"] = add_bos_token
+    folder = save(tmp_path, hf, tokenizer_config=config, generation_config={"eos_token_id": [1, 5]})
+    tokenizer = Tokenizer.from_bytes(Tokenizer.from_hf_folder(folder).to_bytes())
+    assert tokenizer.adds_bos is (add_bos_token is not False)
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.eos_ids) == (2, 1, {1, 5})
+    texts = (
+        "ab ab",
+        " ab",
+        "ab  ab   ab    ab",
+        "a\n\n\nb",
+        "<h1>ab</h1>",
+        "<start_of_turn>ab<end_of_turn>\n",
+        "é😀x日",
+        "",
+    )
+    for text in texts:
+        hf.encode_special_tokens = False
+        assert tokenizer.encode(text, parse_special=True) == hf.encode(text, add_special_tokens=False).ids
+        hf.encode_special_tokens = True
+        ids = hf.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text) == ids
+        assert tokenizer.decode(ids, skip_special=False) == hf.decode(ids, skip_special_tokens=False) == text
+    assert not set(tokenizer.encode("<bos><start_of_turn>")) & {2, 4}
+
+
 def test_strip_flags_take_white_space_away(smollm2_metadata: Mapping[str, Any], tmp_path: Path) -> None:
     hf = byte_level(smollm2_metadata)
     hf.add_special_tokens([AddedToken("<mask>", lstrip=True, rstrip=True)])

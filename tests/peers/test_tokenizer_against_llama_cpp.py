@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -17,37 +15,37 @@ from tokenizers import pre_tokenizers
 
 from duologue.dialogue.pretokenizers import SUPPORTED_PRE_TOKENIZERS
 from duologue.dialogue.tokenizer import Tokenizer
+from duologue.models.fetch import fetch
 from duologue.models.gguf_file import read_gguf_file
+from duologue.models.registry import MODELS
+from tests.dialogue.golden_script import ROOT, load_golden_script
 
 pytestmark = pytest.mark.peers
 
-ROOT = Path(__file__).resolve().parents[2]
-CORPUS: list[str] = json.loads((ROOT / "tests/dialogue/data/corpus.json").read_text(encoding="utf-8"))
+DATA = ROOT / "tests/dialogue/data"
+CORPUS: list[str] = json.loads((DATA / "corpus.json").read_text(encoding="utf-8"))
 LIKELY = (
     "'s", "'RE", "'Ll", "ſ", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<file_sep>", "<|im_", "|>",
     "</s>", "<s>", "\r\n", "\n\n", "\t", "    ", "\u00a0", "\u3000", "\u0085", "\x00", "0", "12", "٣", "½",
     "Ⅷ", " the", "ing", "é", "e\u0301", "日本", "한", "ع", "😀", "\u200d", "\ufe0f", "\U00016d40", "\u1c89",
     "$", "^", "`", "_",
 )  # fmt: skip
+GEMMA_LIKELY = (
+    "<start_of_turn>", "<end_of_turn>", "<bos>", "<eos>", "<unused0>", "<pad>", "<h1>", "</h1>", "<b>", "<table>", "</s>", "<",
+    ">", "</", "\n", "\n\n", "\n" * 31, "\n" * 32, " ", "  ", " " * 31, " " * 33, "\t", "\t\t", "▁", "▁▁", " the", "the",
+    "thing", "in", "in", "ing", "aaaa", "ab", "ba", "--", "----", "===", "é", "日本", "😀", "\u200d", "\x00", "<0x0A>", "0", "12",
+)  # fmt: skip
+GEMMA_TEXT = st.lists(st.sampled_from(GEMMA_LIKELY) | st.text(max_size=4), max_size=16).map("".join)
 RANDOM_TEXT = st.lists(st.sampled_from(LIKELY) | st.text(max_size=4), max_size=10).map("".join)
 EXAMPLES = 600
 
 
-def _load_golden_script() -> Any:
-    path = ROOT / "scripts" / "peers" / "make_tokenizer_golden.py"
-    spec = importlib.util.spec_from_file_location("make_tokenizer_golden", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tokenize_with_llama_cpp: Callable[..., dict[str, Any]] = _load_golden_script().tokenize_with_llama_cpp
+golden_script = load_golden_script()
+tokenize_with_llama_cpp: Callable[..., dict[str, Any]] = golden_script.tokenize_with_llama_cpp
 
 
 @cache
-def random_texts(count: int) -> list[str]:
+def random_texts(count: int, strategy: st.SearchStrategy[str] = RANDOM_TEXT) -> list[str]:
     """Texts that hypothesis makes up, gathered so that llama.cpp is started once for all of them."""
     texts: list[str] = []
 
@@ -55,7 +53,7 @@ def random_texts(count: int) -> list[str]:
         max_examples=count, database=None, deadline=None, phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    @given(RANDOM_TEXT)
+    @given(strategy)
     def gather(text: str) -> None:
         texts.append(text)
 
@@ -90,10 +88,44 @@ def smollm2_metadata(smollm2_path: Path) -> Mapping[str, Any]:
     return read_gguf_file(smollm2_path).metadata
 
 
+def golden(name: str) -> list[list[list[int]]]:
+    """Per text of the corpus the ids without special tokens and, as the last entry, with them."""
+    rows: list[list[list[int]]] = json.loads((DATA / f"golden_{name}.json").read_text(encoding="utf-8"))
+    return rows
+
+
+def assert_golden(name: str, reply: Mapping[str, Any]) -> None:
+    assert reply["plain"] == [row[0] for row in golden(name)]
+    assert reply["special"] == [row[-1] for row in golden(name)]
+
+
 def test_golden_data_is_what_llama_cpp_gives(smollm2_path: Path) -> None:
-    golden = json.loads((ROOT / "tests/dialogue/data/golden_smollm2.json").read_text(encoding="utf-8"))
-    reply = tokenize_with_llama_cpp(smollm2_path, CORPUS)
-    assert [list(row) for row in zip(reply["plain"], reply["special"], strict=True)] == golden
+    assert_golden("smollm2", tokenize_with_llama_cpp(smollm2_path, CORPUS))
+
+
+@pytest.fixture(scope="module")
+def gemma3_path() -> Path:
+    """Gemma 3 270M, fetched as `duologue serve gemma3-270m` does it, once its terms are accepted."""
+    return fetch(MODELS["gemma3-270m"])
+
+
+def test_gemma3(gemma3_path: Path) -> None:
+    tokenizer = Tokenizer.from_gguf_metadata(read_gguf_file(gemma3_path).metadata)
+    assert_same(tokenizer, gemma3_path, [*CORPUS, *random_texts(EXAMPLES, GEMMA_TEXT)])
+    assert_golden("gemma3", tokenize_with_llama_cpp(gemma3_path, CORPUS))
+
+
+def test_gemma3_on_every_code_point(gemma3_path: Path) -> None:
+    tokenizer = Tokenizer.from_gguf_metadata(read_gguf_file(gemma3_path).metadata)
+    assert_same(tokenizer, gemma3_path, code_point_texts("acb c c", step=3))
+
+
+@pytest.mark.parametrize("name", ["spm", "spm_prefix"])
+def test_a_small_sentencepiece_vocabulary_with_equal_scores(name: str, tmp_path: Path) -> None:
+    prefix = name == "spm_prefix"
+    assert_golden(name, golden_script.tokenize_spm(CORPUS, tmp_path, space_prefix=prefix))
+    tokenizer = Tokenizer.from_gguf_metadata(golden_script.spm_metadata(space_prefix=prefix))
+    assert_same(tokenizer, tmp_path / "vocabulary.gguf", random_texts(EXAMPLES, GEMMA_TEXT))
 
 
 def test_smollm2_on_random_text(smollm2_path: Path, smollm2_metadata: Mapping[str, Any]) -> None:
@@ -104,25 +136,7 @@ def test_smollm2_on_random_text(smollm2_path: Path, smollm2_metadata: Mapping[st
 
 def write_vocabulary(path: Path, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """A GGUF file with a vocabulary and nothing else; returns what a reader finds in it."""
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(1)
-    writer.add_context_length(64)
-    writer.add_embedding_length(8)
-    writer.add_feed_forward_length(8)
-    writer.add_head_count(1)
-    writer.add_layer_norm_rms_eps(1e-5)
-    for key, value in metadata.items():
-        if isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        elif isinstance(value, str):
-            writer.add_string(key, value)
-        else:
-            writer.add_array(key, list(value))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
+    golden_script.write_vocabulary(path, metadata)
     return read_gguf_file(path).metadata
 
 
@@ -196,12 +210,5 @@ def test_sentencepiece(tmp_path: Path) -> None:
     phrases = st.lists(
         st.sampled_from((*parts, " ", "  ", "    ", "</s>", "é", "日", "\n", "x")), max_size=12
     )
-    texts: list[str] = []
-
-    @settings(max_examples=EXAMPLES, database=None, deadline=None, phases=(Phase.generate,))
-    @given(phrases.map("".join))
-    def gather(text: str) -> None:
-        texts.append(text)
-
-    gather()
-    assert_same(Tokenizer.from_gguf_metadata(metadata), path, [*CORPUS, *texts])
+    texts = [*CORPUS, *random_texts(EXAMPLES, phrases.map("".join))]
+    assert_same(Tokenizer.from_gguf_metadata(metadata), path, texts)

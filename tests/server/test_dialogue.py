@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from duologue import Engine
 from duologue.api.keys import KeyEntry, append_key, key_digest, new_key
 from duologue.api.tenants import KeyFileTenants
 from duologue.dialogue.encoded_dialogue import EncodedDialogue
+from tests.engine.base_case import base_model
 from tests.server.conftest import RunningServer, running_server, unique
 
 Messages = list[dict[str, str]]
@@ -263,3 +266,19 @@ def test_reordered_and_rewritten_histories_are_clean_misses(served: RunningServe
     for messages in histories * 2:
         warm = text_of(ask(served, messages, temperature=0))
         assert warm == text_of(ask(served, messages, temperature=0, cache_salt=unique()))
+
+
+def test_a_model_without_a_chat_template_is_served_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = base_model(tmp_path / "base")
+    with (
+        Engine.load(folder, kv_memory_bytes=4 << 20, threads=1) as engine,
+        running_server(engine) as server,
+    ):
+        reply = server.post(temperature=0, max_tokens=16, stop=["never said"]).json()["choices"][0]
+        assert reply["message"]["content"]
+        assert engine.template.stops
+    warnings = [record.message for record in caplog.records if "no chat template" in record.message]
+    assert len(warnings) == 1
+    assert "'User:'" in warnings[0]

@@ -35,8 +35,6 @@ def test_the_first_user_of_a_persona_finds_it_warm(tiny_engine: Engine, tmp_path
         usage = httpx.post(server.url + "v1/chat/completions", json=body, timeout=200).json()["usage"]
         persona_tokens = len(
             tiny_engine.template.encode_chat(tiny_engine.tokenizer, [_SYSTEM], add_generation_prompt=False)
-            if tiny_engine.template
-            else []
         )
         assert usage["prompt_tokens_details"]["cached_tokens"] >= persona_tokens > 50
 

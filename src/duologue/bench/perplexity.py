@@ -25,7 +25,7 @@ from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
 from duologue.engine.scheduler import Chunk
 from duologue.engine.threads import default_threads
-from duologue.errors import InvalidRequestError, ModelLoadError
+from duologue.errors import InvalidRequestError
 from duologue.kernels import PAGE_TOKENS
 from duologue.models.checkpoint import Checkpoint
 from duologue.models.packed_model import PackedModel
@@ -294,12 +294,8 @@ def measure_greedy(
     """Greedy replies of the engine to chat prompts, each judged by one pass of the float model over it.
 
     That pass is enough: as long as the tokens are equal, the float model would have read the same ones. A reply ends early at
-    an end of text. Raises ModelLoadError when the model has no chat template, TemplateError when that fails.
+    an end of text. Raises TemplateError when the model's chat template fails.
     """
-    if model.chat_template is None:
-        raise ModelLoadError(
-            f"{model.name} has no chat template, so it cannot answer chat prompts; measure a text"
-        )
     reader = LogitReader(model, threads=threads, isa=isa)
     template = ChatTemplate.for_tokenizer(model.chat_template, reader.tokenizer)
     replies = []

@@ -29,12 +29,9 @@ def explain(a: Path, b: Path, model: str) -> None:
     from duologue.dialogue.template import ChatTemplate
     from duologue.dialogue.tokenizer import Tokenizer
     from duologue.engine.load import load_for_engine
-    from duologue.errors import InvalidRequestError
 
     first, second = read_dialogue(a), read_dialogue(b)
     packed = load_for_engine(model, progress=True)  # mapped, not read
-    if not packed.chat_template:
-        raise InvalidRequestError(f"the model {packed.name} has no chat template")
     tokenizer = Tokenizer.from_bytes(packed.tokenizer)
     template = ChatTemplate.for_tokenizer(packed.chat_template, tokenizer)
     for line in compare_dialogues(template, tokenizer, first, second).lines():

@@ -24,7 +24,6 @@ from duologue.errors import EngineStoppedError, InvalidRequestError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from duologue.dialogue.encoder import DialogueEncoder
     from duologue.engine.engine import Engine
     from duologue.engine.events import TokenEvent
     from duologue.engine.sampling_params import SamplingParams
@@ -50,6 +49,7 @@ def chat(
     kv_memory: int,
     threads: int | None,
     context: int | None,
+    accept_terms: bool,
     system: str | None,
     temperature: float,
     top_p: float,
@@ -67,7 +67,7 @@ def chat(
 
     params = SamplingParams(temperature, top_p, top_k, seed, max_tokens)
     notices = Console(stderr=True, highlight=False)
-    with load_engine(model, kv_memory, threads, context) as engine:
+    with load_engine(model, kv_memory, threads, context, accept_terms) as engine:
         _Chat(engine, params, notices, system).run()
 
 
@@ -116,13 +116,15 @@ class _Chat:
         from duologue.dialogue.encoder import DialogueEncoder
         from duologue.dialogue.truncation import Truncation
 
-        self._dialogues: DialogueEncoder | None = None
-        if engine.template is not None:
-            sizes = Truncation.of_context(engine.context_tokens)
-            self._dialogues = DialogueEncoder(engine.template, engine.tokenizer, sizes)
+        sizes = Truncation.of_context(engine.context_tokens)
+        self._dialogues = DialogueEncoder(engine.template, engine.tokenizer, sizes)
 
     def run(self) -> None:
         self._reset()
+        if self._engine.template.is_default:
+            from duologue.dialogue.default_template import DEFAULT_WARNING
+
+            self._note(f"warning: {DEFAULT_WARNING.format(name=self._engine.model_name)}")
         if self._interactive:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401 - gives input() history and editing
@@ -194,12 +196,9 @@ class _Chat:
         started_s = time.perf_counter()
         turn = Turn()
         events: queue.SimpleQueue[TokenEvent] = queue.SimpleQueue()
-        if self._dialogues is None:
-            raise InvalidRequestError(
-                f"model {self._engine.model_name} has no chat template", param="messages"
-            )
         prompt = self._dialogues.encode(self._messages, truncation="auto")
-        request = self._engine.submit(prompt.ids, self._params, events.put)
+        params = self._engine.chat_params(self._params)
+        request = self._engine.submit(prompt.ids, params, events.put)
 
         def stop() -> None:
             turn.stopped = True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from duologue.cli.units import positive_byte_size
-from duologue.models.registry import DEFAULT_MODEL
+from duologue.models.registry import DEFAULT_MODEL, MODELS
 
 if TYPE_CHECKING:
     from duologue.engine.engine import Engine
@@ -33,6 +33,11 @@ def engine_options(command: _Command) -> _Command:
         click.option(
             "--context", type=click.IntRange(2), help="Longest dialogue in tokens; the model's limit."
         ),
+        click.option(
+            "--accept-terms",
+            is_flag=True,
+            help="You have read and accept the terms of use of MODEL, if it has any.",
+        ),
     ]
     for decorate in reversed(decorators):
         command = decorate(command)
@@ -40,11 +45,16 @@ def engine_options(command: _Command) -> _Command:
 
 
 def load_engine(
-    model: str, kv_memory: int, threads: int | None, context: int | None, **scheduler: int
+    model: str, kv_memory: int, threads: int | None, context: int | None, accept_terms: bool, **scheduler: int
 ) -> Engine:
     """Loads with a progress bar on a terminal. `scheduler` takes `max_num_seqs` and `max_batch_tokens`."""
     from duologue.engine.engine import Engine
 
+    terms = MODELS[model].terms if model in MODELS else None
+    if accept_terms and terms is not None:
+        from duologue.models.terms import accept
+
+        accept(terms)
     try:
         return Engine.load(
             model,

@@ -70,6 +70,7 @@ def serve(
     kv_memory: int,
     threads: int | None,
     context: int | None,
+    accept_terms: bool,
     api_keys: Path | None,
     warm: tuple[Path, ...],
     host: str,
@@ -104,7 +105,7 @@ def serve(
     with bind(host, port) as sock, concurrent.futures.ThreadPoolExecutor(1) as background:
         # The web stack's imports overlap with reading the weights.
         web = background.submit(importlib.import_module, "duologue.server.run")
-        with load_engine(model, kv_memory, threads, context, **scheduler) as engine:
+        with load_engine(model, kv_memory, threads, context, accept_terms, **scheduler) as engine:
             warmer = None
             if personas:
                 from duologue.server.warm import Warmer

@@ -1,23 +1,25 @@
 """From GGUF tokenizer metadata to a `Vocabulary` that encodes as llama.cpp does.
 
-The two differ from a plain conversion in what is not there: SmolLM2, for one, has no token for 21 of the 256
-bytes. llama.cpp keeps such a byte as a symbol that blocks merges across it and then drops it; `tokenizers`
-would drop it first and merge its neighbours. Filler ids beyond the vocabulary give the former behaviour.
+Byte-level BPE differs from a plain conversion in what is not there: SmolLM2, for one, has no token for 21 of the 256
+bytes. llama.cpp keeps such a byte as a symbol that blocks merges across it and then drops it; `tokenizers` would drop it
+first and merge its neighbours. Filler ids beyond the vocabulary give the former behaviour.
+
+SentencePiece vocabularies have scores and no list of merges: of neighbours that make tokens of equal score the leftmost are
+joined, which no order of merges says. They are run by a kernel of our own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from tokenizers import pre_tokenizers
 
 from duologue.dialogue.pretokenizers import PreTokenizer, pre_tokenizer
+from duologue.dialogue.spm_pieces import SpmPieces
 from duologue.dialogue.vocabulary import END_OF_TURN_TEXTS, SpecialToken, Vocabulary
 from duologue.errors import ModelLoadError, UnsupportedModelError
-
-FillerIds: TypeAlias = tuple[tuple[int, ...], ...]
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # GGUF token types; the others are plain text
 _ALWAYS_PLAIN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # shown to the user by llama.cpp
@@ -53,12 +55,11 @@ def _vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     control = {t.text for t in specials if t.control}
     if kind == "gpt2":
         pre = pre_tokenizer(str(metadata.get("tokenizer.ggml.pre") or "default"))
-        filler_ids: FillerIds = ()
         backend, has_fillers = _byte_level_backend(tokens, control, _entry(metadata, "merges"), pre)
+        backend_json, pieces = json.dumps(backend, ensure_ascii=False), None
         adds_bos, default_bos, default_eos = pre.adds_bos, None, None
     else:
-        backend, filler_ids = _spm_backend(tokens, control, _entry(metadata, "scores"))
-        has_fillers = bool(filler_ids)
+        backend_json, has_fillers, pieces = "", False, _pieces(tokens, _entry(metadata, "scores"))
         adds_bos, default_bos, default_eos = True, 1, 2
 
     bos_id = _special_id(metadata, "bos", len(tokens), default_bos)
@@ -68,7 +69,7 @@ def _vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     stops |= {t.id for t in specials if t.control and t.text in END_OF_TURN_TEXTS}
     spm_prefix = kind == "llama" and bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
     return Vocabulary(
-        backend_json=json.dumps(backend, ensure_ascii=False),
+        backend_json=backend_json,
         vocab_size=len(tokens),
         coding="byte_level" if kind == "gpt2" else "spm",
         special_tokens=specials,
@@ -78,7 +79,7 @@ def _vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         adds_bos=bos_id is not None and bool(metadata.get("tokenizer.ggml.add_bos_token", adds_bos)),
         space_prefix="each" if spm_prefix else "never",
         has_fillers=has_fillers,
-        filler_ids=filler_ids,
+        pieces=pieces,
     )
 
 
@@ -143,30 +144,12 @@ def _byte_level_backend(
     return backend, bool(missing)
 
 
-def _spm_backend(
-    tokens: Sequence[str], control: set[str], scores: Sequence[float]
-) -> tuple[dict[str, Any], FillerIds]:
+def _pieces(tokens: Sequence[str], scores: Sequence[float]) -> SpmPieces:
     if len(scores) != len(tokens):
         raise ModelLoadError(
             f"tokenizer.ggml.scores has {len(scores)} entries for {len(tokens)} tokens; the file is damaged"
         )
-    vocab = {text: i for i, text in enumerate(tokens) if text not in control}
-    ranked = sorted(vocab, key=lambda text: -float(scores[vocab[text]]))
-    # A character takes part in merges whether or not it is a token; left over, it falls back to its bytes.
-    missing = sorted(set().union(*ranked) - vocab.keys())
-    filler_ids = tuple(
-        tuple(vocab[name] for name in (f"<0x{byte:02X}>" for byte in char.encode()) if name in vocab)
-        for char in missing
-    )
-    vocab.update((char, len(tokens) + i) for i, char in enumerate(missing))
-    merges = [list(pair) for text in ranked for pair in _splits(text, vocab)]
-    return _bpe(vocab, merges, None, byte_fallback=True), filler_ids
-
-
-def _splits(text: str, vocab: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    for at in range(len(text) - 1, 0, -1):
-        if text[:at] in vocab and text[at:] in vocab:
-            yield text[:at], text[at:]
+    return SpmPieces.of(tokens, scores)
 
 
 def _bpe(

@@ -43,7 +43,12 @@ def _vocabulary(folder: Path, description: dict[str, Any]) -> Vocabulary:
         raise UnsupportedModelError(
             f"{folder / 'tokenizer.json'} is of type {model['type']!r}; only BPE tokenizers are supported"
         )
+    coding: Literal["byte_level", "spm"] = "byte_level" if _holds_type(description, "ByteLevel") else "spm"
     specials = tuple(_special_token(folder, entry) for entry in description.get("added_tokens") or ())
+    if coding == "spm":  # Gemma's runs of spaces: what finds them in text are the merges
+        specials = tuple(
+            t for t in specials if t.control or "▁" not in t.text or t.text not in model["vocab"]
+        )
     control = {t.text for t in specials if t.control}
     ids = model["vocab"] | {t.text: t.id for t in specials}
     if not ids:
@@ -60,7 +65,6 @@ def _vocabulary(folder: Path, description: dict[str, Any]) -> Vocabulary:
     adds_bos = _template_adds(description.get("post_processor"), bos_id, ids)
     adds_bos = bool(config.get("add_bos_token", adds_bos))
 
-    coding: Literal["byte_level", "spm"] = "byte_level" if _holds_type(description, "ByteLevel") else "spm"
     description.update(added_tokens=[], post_processor=None, decoder=None, truncation=None, padding=None)
     model["vocab"] = {text: i for text, i in model["vocab"].items() if text not in control}
     model["merges"] = [m for m in model["merges"] if _merged(m) not in control]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from duologue.dialogue.marking import Marker, strings_in, unused_character
+from duologue.dialogue.marking import Marker, Spellings, strings_in, unused_character
 from duologue.dialogue.tokenizer import Tokenizer
 from duologue.errors import TemplateError
 
@@ -52,11 +52,10 @@ class MarkedChat:
         self._render = render
         texts = list(strings_in([plain, tools]))
         self._mark, self._open, self._close = _unused_characters([*foreign, *texts])
-        spellings = [s for s in tokenizer.special_tokens if len(s) > 1]
-        marker = _QuickMarker(spellings, self._mark)
+        marker = _QuickMarker(tokenizer.control_spellings, self._mark)
         self._messages, self._tools = marker.light_messages(plain), marker.light_all(tools)
         self._marked = self._split(self._messages)
-        if any(map(marker.may_need_dense, texts)) and any(map(marker.needs_dense, texts)):
+        if any(map(marker.needs_dense, texts)):
             light, light_tools = self._messages, self._tools
             self._messages, self._tools = marker.dense_all(plain), marker.dense_all(tools)
             dense = self._split(self._messages)
@@ -134,15 +133,13 @@ class MarkedChat:
 class _QuickMarker:
     """`Marker`, with a test before it that spares most text the look at each of its characters."""
 
-    def __init__(self, spellings: Sequence[str], mark: str) -> None:
+    def __init__(self, spellings: Spellings, mark: str) -> None:
         self._marker = Marker(spellings, mark)
         self._spellings = spellings
-        self._longest = max(map(len, spellings), default=0)
-        self._edges = sorted({s[0] for s in spellings} | {s[-1] for s in spellings})
         self.needs_dense = self._marker.needs_dense
 
     def light_messages(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if any(spelling in key for spelling in self._spellings for key in ("role", "content")):
+        if self._spellings.within("role") or self._spellings.within("content"):
             marked: list[dict[str, Any]] = self.light_all(messages)
             return marked
         # Of nearly all messages only the content is free text: roles are checked and stay as they are.
@@ -159,12 +156,9 @@ class _QuickMarker:
     def dense_all(self, value: Any) -> Any:
         return self._marker.apply(self._marker.dense, value)
 
-    def may_need_dense(self, text: str) -> bool:
-        return any(edge in text for edge in self._edges)
-
     def _light(self, text: str) -> str:
         # A short text may be the inside of a spelling; a longer one needs an edge of one.
-        if len(text.strip()) >= self._longest and not self.may_need_dense(text):
+        if len(text.strip()) >= self._spellings.longest and not self.needs_dense(text):
             return text
         return self._marker.light(text)
 

@@ -1,13 +1,15 @@
 """Finding special tokens in text as llama.cpp does: each in turn over all that is left, the longest first.
 
-Where no two spellings can overlap, which is nearly always, one pass of a regular expression gives the same.
+Where overlaps cannot make a difference, which is nearly always, one pass of a regular expression gives the same.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
+from duologue.dialogue.trie_pattern import any_of
 from duologue.dialogue.vocabulary import SpecialToken
 
 _ASCII_SPACES = " \t\n\v\f\r"
@@ -20,9 +22,13 @@ class SpecialSplitter:
         # Of spellings of equal length (in bytes) the lower id goes first.
         self._tokens = sorted(tokens, key=lambda t: (-len(t.text.encode()), t.id))
         self._by_text = {t.text: t for t in self._tokens}
-        self._pattern: re.Pattern[str] | None = None
-        if self._tokens and not _can_overlap(self._by_text):
-            self._pattern = re.compile(f"({'|'.join(re.escape(t.text) for t in self._tokens)})")
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str] | None:
+        """Made when it is first needed: that takes a while for thousands of tokens."""
+        if not self._tokens or _need_turns(self._tokens):
+            return None
+        return re.compile(f"({any_of(self._by_text)})")
 
     def split(self, pieces: Iterable[int | str]) -> list[int | str]:
         """The pieces with every text among them cut into ids and the text between, none of it empty."""
@@ -65,7 +71,29 @@ def _joined(first: str, found: Sequence[tuple[SpecialToken, str]]) -> list[int |
     return [part for part in parts if part != ""]
 
 
-def _can_overlap(texts: Iterable[str]) -> bool:
-    """Whether one spelling can begin inside another and go on beyond its end."""
-    beginnings = {text[:end] for text in texts for end in range(1, len(text))}
-    return any(text[start:] in beginnings for text in texts for start in range(1, len(text)))
+def _need_turns(ordered: Sequence[SpecialToken]) -> bool:
+    """Whether one pass from left to right, which takes the longest token at each place, could give something else.
+
+    It could if a token begins inside one that comes after it in the order, and no token that comes before it, nor itself,
+    begins where the other does. (Runs of a character overlap and are harmless: where the longer of two begins inside the
+    shorter, it begins at the shorter's place, too.) White space that belongs to a token can be a token of its own, found
+    before or after.
+    """
+    texts = [token.text for token in ordered]
+    strips = any(token.lstrip or token.rstrip for token in ordered)
+    if strips and any(text != text.strip(_ASCII_SPACES) for text in texts):
+        return True
+    by_first: dict[str, list[int]] = {}
+    for place, text in enumerate(texts):
+        by_first.setdefault(text[0], []).append(place)
+    for place, text in enumerate(texts):
+        for start in range(1, len(text)):
+            for other in by_first.get(text[start], ()):
+                if other >= place:
+                    break
+                if not texts[other].startswith(text[start:]):
+                    continue
+                joined = text[:start] + texts[other]
+                if strips or not any(joined.startswith(texts[c]) for c in by_first[text[0]] if c <= other):
+                    return True
+    return False

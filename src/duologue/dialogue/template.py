@@ -22,6 +22,7 @@ from typing import Any
 from jinja2 import TemplateError as JinjaError
 from jinja2 import TemplateSyntaxError
 
+from duologue.dialogue.default_template import DEFAULT_STOPS, DEFAULT_TEMPLATE
 from duologue.dialogue.marked_chat import MarkedChat
 from duologue.dialogue.messages import MessageLike, template_messages
 from duologue.dialogue.sandbox import bounded_range, compile_template
@@ -32,7 +33,8 @@ from duologue.errors import TemplateError
 class ChatTemplate:
     """A compiled chat template, immutable and safe to use from several threads.
 
-    `bos` and `eos` are the spellings that the template may refer to as `bos_token` and `eos_token`.
+    `bos` and `eos` are the spellings that the template may refer to as `bos_token` and `eos_token`. A reply ends at the first
+    of `stops`, which only the default template has; `is_default` tells that one.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class ChatTemplate:
         """`strftime_now` stands in for the clock that templates may read. Raises `TemplateError`, naming the
         line, if `source` does not compile."""
         self.source = source
+        self.is_default = source is DEFAULT_TEMPLATE
+        self.stops: tuple[str, ...] = DEFAULT_STOPS if self.is_default else ()
         self.bos = bos
         self.eos = eos
         self._variables: dict[str, Any] = {} if strftime_now is None else {"strftime_now": strftime_now}
@@ -57,13 +61,13 @@ class ChatTemplate:
             ) from error
 
     @classmethod
-    def for_tokenizer(cls, source: str, tokenizer: Tokenizer) -> ChatTemplate:
-        """A template whose `bos_token` and `eos_token` are the tokenizer's."""
+    def for_tokenizer(cls, source: str | None, tokenizer: Tokenizer) -> ChatTemplate:
+        """A template whose `bos_token` and `eos_token` are the tokenizer's; the default one if the model has none."""
         bos, eos = (
             "" if token_id is None else tokenizer.decode([token_id], skip_special=False)
             for token_id in (tokenizer.bos_id, tokenizer.eos_id)
         )
-        return cls(source, bos=bos, eos=eos)
+        return cls(source or DEFAULT_TEMPLATE, bos=bos, eos=eos)
 
     def render(
         self,

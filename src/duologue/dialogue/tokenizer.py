@@ -1,8 +1,8 @@
 """Text to token ids and back, with llama.cpp's tokenizer as the reference.
 
-Special tokens are split off here, in Python, and plain text goes to a `tokenizers` object that does not know
-them. That keeps the promise that text alone never yields a control token: `encode` finds them only with
-`parse_special=True`, and nothing that the merges produce can be one.
+Special tokens are split off here, in Python, and plain text goes to a `tokenizers` object, or to the kernel for
+SentencePiece vocabularies, that does not know them. That keeps the promise that text alone never yields a control token:
+`encode` finds them only with `parse_special=True`, and nothing that the merges produce can be one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from tokenizers import pre_tokenizers
 
 from duologue.dialogue.gguf_vocabulary import vocabulary_from_gguf
 from duologue.dialogue.hf_vocabulary import vocabulary_from_hf_folder
+from duologue.dialogue.marking import Spellings
 from duologue.dialogue.special_splitter import SpecialSplitter
 from duologue.dialogue.vocabulary import Vocabulary
 from duologue.errors import InvalidRequestError, ModelLoadError
+from duologue.kernels.spm import SpmVocabulary
 
 _SPACE_STAND_IN = "\u2581"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
@@ -43,12 +45,9 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        try:
-            self._backend = Backend.from_str(vocabulary.backend_json)
-        except Exception as error:  # tokenizers raises bare Exception
-            raise ModelLoadError(f"the tokenizer cannot be built: {error}") from error
         self._specials = {t.id: t for t in vocabulary.special_tokens}
         control = [t for t in vocabulary.special_tokens if t.control]
+        self._plain = _plain_encoder(vocabulary, [t.id for t in control])
         self._all_found = SpecialSplitter(vocabulary.special_tokens)
         self._always_found = SpecialSplitter(t for t in vocabulary.special_tokens if not t.control)
         self._long_control = SpecialSplitter(t for t in control if len(t.text) > 1)
@@ -108,6 +107,11 @@ class Tokenizer:
         """Spelling to id of the control tokens, those that text must never yield by itself."""
         return self._control_ids
 
+    @cached_property
+    def control_spellings(self) -> Spellings:
+        """Those of `special_tokens`, to be looked for in text."""
+        return Spellings(self._control_ids)
+
     def encode(self, text: str, *, parse_special: bool = False, add_bos: bool = False) -> list[int]:
         """Ids of `text`. With `parse_special`, spellings of control tokens become these tokens; without, they
         are text. With `add_bos`, `bos_id` comes first if there is one.
@@ -154,17 +158,12 @@ class Tokenizer:
             text = text.replace(" ", _SPACE_STAND_IN)
             if prefix and (vocabulary.prefix_doubles or not text.startswith(_SPACE_STAND_IN)):
                 text = _SPACE_STAND_IN + text
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        if isinstance(self._plain, SpmVocabulary):
+            return self._plain.encode(text)
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         if vocabulary.has_fillers and ids and max(ids) >= vocabulary.vocab_size:
-            ids = [real for i in ids for real in self._real_ids(i)]
+            ids = [i for i in ids if i < vocabulary.vocab_size]
         return ids
-
-    def _real_ids(self, token_id: int) -> tuple[int, ...]:
-        filler = token_id - self.vocab_size
-        if filler < 0:
-            return (token_id,)
-        filler_ids = self._vocabulary.filler_ids
-        return filler_ids[filler] if filler < len(filler_ids) else ()
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of `ids`; bytes that are not UTF-8 become U+FFFD. Control tokens are left out or spelled."""
@@ -184,7 +183,9 @@ class Tokenizer:
 
     @cached_property
     def longest_token_bytes(self) -> int:
-        """Bytes of the longest token: a text of n bytes has at least n / this many."""
+        """Bytes of the longest token, or a few more: a text of n bytes has at least n / this many."""
+        if self._vocabulary.pieces is not None:
+            return self._vocabulary.pieces.longest_bytes
         return max(len(self._token_bytes(token)) for token in range(self.vocab_size))
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -204,10 +205,30 @@ class Tokenizer:
         special = self._specials.get(token_id)
         if special is not None:
             return special.text.encode()
-        text = self._backend.id_to_token(token_id) if token_id < self.vocab_size else None
+        if token_id >= self.vocab_size:
+            return b""
+        if isinstance(self._plain, SpmVocabulary):
+            return self._spm_bytes(token_id)
+        text = self._plain.id_to_token(token_id)
         if text is None:
             return b""
         if self._vocabulary.coding == "byte_level":
             return b"".join(bytes((_BYTE_OF[c],)) if c in _BYTE_OF else c.encode() for c in text)
         byte = _BYTE_TOKEN.match(text)
         return bytes((int(byte[1], 16),)) if byte else text.replace(_SPACE_STAND_IN, " ").encode()
+
+    def _spm_bytes(self, token_id: int) -> bytes:
+        pieces = self._vocabulary.pieces
+        assert pieces is not None
+        byte = pieces.byte_of(token_id)
+        return pieces[token_id].replace(_SPACE_STAND_IN.encode(), b" ") if byte is None else bytes((byte,))
+
+
+def _plain_encoder(vocabulary: Vocabulary, control_ids: list[int]) -> Backend | SpmVocabulary:
+    """What turns text without special tokens into ids. Raises `ModelLoadError` when the vocabulary makes none."""
+    try:
+        if vocabulary.pieces is not None:
+            return vocabulary.pieces.searcher(control_ids)
+        return Backend.from_str(vocabulary.backend_json)
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ModelLoadError(f"the tokenizer cannot be built: {error}") from error

@@ -1,8 +1,8 @@
 """What a tokenizer is made of, independent of the file it came from, and its packed form.
 
-`backend_json` describes the `tokenizers` object that turns plain text into ids. Control tokens are not in it:
-they reach a sequence only through `special_tokens`, so no text can spell one by merging. Ids at and above
-`vocab_size` are fillers: symbols that take part in merging and are no tokens of the model.
+Plain text is turned into ids by a `tokenizers` object, which `backend_json` describes, or by `pieces`. Control tokens are
+found by neither: they reach a sequence only through `special_tokens`, so no text can spell one by merging. Ids of the
+former at and above `vocab_size` are fillers: symbols that take part in merging and are no tokens of the model.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import struct
 from dataclasses import dataclass, field
 from typing import Literal
 
+from duologue.dialogue.spm_pieces import SpmPieces
 from duologue.errors import ModelLoadError
 
-_MAGIC = b"DUOTOK01"
+_MAGIC = b"DUOTOK02"
 
 
 # Spellings by which known chat formats end a turn, whatever the file calls `eos` or marks as control tokens.
@@ -45,13 +46,13 @@ class SpecialToken:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Everything that `Tokenizer` needs.
+    """Everything that `Tokenizer` needs: either `backend_json` or `pieces`, and what surrounds them.
 
     `coding` says what a token's text means: `byte_level` (GPT-2's printable stand-ins for bytes) or `spm`
     (U+2581 for a space, `<0xNN>` for single bytes). `space_prefix` is where text gets a leading space: never,
     after the start and every special token (`each`), or at the start only (`first`); with `prefix_doubles`,
-    also text that begins with one already. `has_fillers`: the backend knows ids past the vocabulary;
-    `filler_ids[i]` is what `vocab_size + i` becomes in a sequence (nothing, if the tuple is shorter).
+    also text that begins with one already. `has_fillers`: the backend knows ids past the vocabulary, which are
+    left out of a sequence.
     """
 
     backend_json: str = field(repr=False)
@@ -65,14 +66,16 @@ class Vocabulary:
     space_prefix: Literal["never", "each", "first"] = "never"
     prefix_doubles: bool = True
     has_fillers: bool = False
-    filler_ids: tuple[tuple[int, ...], ...] = ()
+    pieces: SpmPieces | None = field(default=None, repr=False)
 
     def to_bytes(self) -> bytes:
-        header = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "backend_json"}
+        names = (f.name for f in dataclasses.fields(self) if f.name not in ("backend_json", "pieces"))
+        header = {name: getattr(self, name) for name in names}
         header["special_tokens"] = [dataclasses.astuple(t) for t in self.special_tokens]
         header["eos_ids"] = sorted(self.eos_ids)
         encoded = json.dumps(header).encode()
-        return _MAGIC + struct.pack("<I", len(encoded)) + encoded + self.backend_json.encode()
+        body = self.backend_json.encode() if self.pieces is None else self.pieces.to_bytes()
+        return _MAGIC + struct.pack("<I", len(encoded)) + encoded + body
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Vocabulary:
@@ -86,7 +89,8 @@ class Vocabulary:
             header = json.loads(data[start : start + size_bytes])
             header["special_tokens"] = tuple(SpecialToken(*t) for t in header["special_tokens"])
             header["eos_ids"] = frozenset(header["eos_ids"])
-            header["filler_ids"] = tuple(map(tuple, header.get("filler_ids", ())))
-            return cls(backend_json=data[start + size_bytes :].decode(), **header)
+            body = data[start + size_bytes :]
+            pieces = SpmPieces.from_bytes(body)
+            return cls(backend_json="" if pieces else body.decode(), pieces=pieces, **header)
         except (struct.error, ValueError, KeyError, TypeError) as error:
             raise ModelLoadError(f"the packed tokenizer is damaged ({error})") from error

@@ -84,9 +84,7 @@ class Engine:
         self.kv_memory_bytes = geometry.total_bytes
         self.kv_limits_context = self.context_tokens < limit
         self.tokenizer = Tokenizer.from_bytes(model.tokenizer)
-        self.template = (
-            ChatTemplate.for_tokenizer(model.chat_template, self.tokenizer) if model.chat_template else None
-        )
+        self.template = ChatTemplate.for_tokenizer(model.chat_template, self.tokenizer)
         self._weight_bytes = model.weight_bytes
         self._runner = Runner(
             native,
@@ -152,17 +150,22 @@ class Engine:
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Token ids of a chat, up to where the reply begins. Raises TemplateError or InvalidRequestError."""
-        if self.template is None:
-            raise InvalidRequestError(
-                f"model {self.model_name} has no chat template; send a plain prompt", param="messages"
-            )
         return self.template.encode_chat(self.tokenizer, messages)
+
+    def chat_params(self, params: SamplingParams) -> SamplingParams:
+        """`params` for the reply in a chat: it also ends where the template says so, unless ends are to be ignored."""
+        if not self.template.stops or params.ignore_eos:
+            return params
+        return dataclasses.replace(params, stop=(*params.stop, *self.template.stops))
+
+    def _params_of(self, prompt: Prompt, params: SamplingParams) -> SamplingParams:
+        return self.chat_params(params) if _is_chat(prompt) else params
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, a chat, or ids as they are."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, add_bos=self.tokenizer.adds_bos)
-        if len(prompt) and isinstance(prompt[0], Mapping):
+        if _is_chat(prompt):
             return self.encode_chat(cast(Sequence[Mapping[str, Any]], prompt))
         return [int(token) for token in cast(Sequence[int], prompt)]
 
@@ -236,7 +239,8 @@ class Engine:
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[TokenEvent]:
         """Events of one request as they come. Leaving the iterator early aborts the request."""
         events: queue.SimpleQueue[TokenEvent] = queue.SimpleQueue()
-        request = self.submit(self.encode_prompt(prompt), params or SamplingParams(), events.put)
+        params = self._params_of(prompt, params or SamplingParams())
+        request = self.submit(self.encode_prompt(prompt), params, events.put)
         try:
             while True:
                 event = events.get()
@@ -257,10 +261,10 @@ class Engine:
     ) -> list[Completion]:
         """`n` replies to one prompt, which is computed once. With temperature 0 they are equal."""
         ids = self.encode_prompt(prompt)
-        params = params or SamplingParams()
+        params = self._params_of(prompt, params or SamplingParams())
         if params.seed is None:
             params = dataclasses.replace(params, seed=secrets.randbits(64))
-        return self._run_all([ids] * n, params, choices=range(n))
+        return self._run_all([ids] * n, [params] * n, choices=range(n))
 
     def generate_batch(
         self, prompts: Sequence[Prompt], params: SamplingParams | None = None
@@ -268,12 +272,12 @@ class Engine:
         """Whole replies to several prompts, computed together. Raises as `submit`; then nothing of the batch runs on."""
         return self._run_all(
             [self.encode_prompt(prompt) for prompt in prompts],
-            params or SamplingParams(),
+            [self._params_of(prompt, params or SamplingParams()) for prompt in prompts],
             choices=[0] * len(prompts),
         )
 
     def _run_all(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams, choices: Sequence[int]
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], choices: Sequence[int]
     ) -> list[Completion]:
         done: queue.SimpleQueue[int] = queue.SimpleQueue()
         logs: list[list[TokenEvent]] = [[] for _ in prompts]
@@ -288,8 +292,8 @@ class Engine:
 
         requests: list[Request] = []
         try:
-            for index, (ids, choice) in enumerate(zip(prompts, choices, strict=True)):
-                requests.append(self.submit(ids, params, collect(index), choice=choice))
+            for index, (ids, own, choice) in enumerate(zip(prompts, params, choices, strict=True)):
+                requests.append(self.submit(ids, own, collect(index), choice=choice))
             for _ in requests:
                 done.get()
         finally:
@@ -441,6 +445,10 @@ def _kv_space(model: PackedModel) -> bytes:
         if not name.endswith(".codes"):
             digest.update(model.arrays[name].tobytes())
     return digest.digest()
+
+
+def _is_chat(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
 def _completion(events: Sequence[TokenEvent]) -> Completion:

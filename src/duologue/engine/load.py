@@ -40,23 +40,31 @@ def prepare(checkpoint: Checkpoint) -> Prepared:
         tokenizer = Tokenizer.from_hf_folder(checkpoint.tokenizer_folder)
     else:
         tokenizer = Tokenizer.from_gguf_metadata(checkpoint.tokenizer_metadata)
-    ids = tokenizer.encode(calibration_text(), add_bos=tokenizer.adds_bos)[:_TEXT_TOKENS]
+    bos = [tokenizer.bos_id] if tokenizer.adds_bos and tokenizer.bos_id is not None else []
+    ids = tokenizer.encode(calibration_text())[:_TEXT_TOKENS]
     for chat in calibration_chats():
         if len(ids) >= _CALIBRATION_TOKENS:
             break
-        ids += _encode_chat(tokenizer, checkpoint.chat_template, chat)
-    return Prepared(
-        tokenizer=tokenizer.to_bytes(), calibration_ids=np.array(ids[:_CALIBRATION_TOKENS], dtype=np.int32)
-    )
+        ids += _encode_chat(tokenizer, checkpoint.chat_template, chat)[len(bos) :]
+    pieces = _pieces(ids[:_CALIBRATION_TOKENS], bos)
+    return Prepared(tokenizer=tokenizer.to_bytes(), calibration_ids=np.array(pieces, dtype=np.int32))
+
+
+def _pieces(ids: list[int], bos: list[int]) -> list[int]:
+    """As `Prepared.calibration_ids` is laid out: `bos` at the beginning of each piece, and nowhere else."""
+    from duologue.models.calibrate import WINDOW_TOKENS  # not needed by a start from the packed cache
+
+    step = WINDOW_TOKENS - len(bos)
+    return [token for begin in range(0, len(ids), step) for token in (*bos, *ids[begin : begin + step])]
 
 
 def _encode_chat(tokenizer: Tokenizer, source: str | None, chat: list[dict[str, str]]) -> list[int]:
-    """In the model's own template; as plain text where it has none, or one that does not take this chat."""
-    if source is not None:
-        with suppress(TemplateError, InvalidRequestError):
-            template = ChatTemplate.for_tokenizer(source, tokenizer)
-            return template.encode_chat(tokenizer, chat, add_generation_prompt=False)
-    return tokenizer.encode("\n\n".join(message["content"] for message in chat) + "\n\n")
+    """In the model's template; as plain text if that does not take this chat. Begins with BOS if the model wants it."""
+    with suppress(TemplateError, InvalidRequestError):
+        template = ChatTemplate.for_tokenizer(source, tokenizer)
+        return template.encode_chat(tokenizer, chat, add_generation_prompt=False)
+    text = "\n\n".join(message["content"] for message in chat) + "\n\n"
+    return tokenizer.encode(text, add_bos=tokenizer.adds_bos)
 
 
 def load_for_engine(model: str | Path, *, progress: bool = False) -> PackedModel:

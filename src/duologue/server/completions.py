@@ -119,7 +119,7 @@ class ChatCompletions:
                 None, self._look, request, prompt, cache_scope
             )
         mailbox = Mailbox(asyncio.get_running_loop())
-        params = request.sampling_params()
+        params = self._engine.chat_params(request.sampling_params())
         post = functools.partial(self._postman.post, mailbox)
         handle = self._engine.submit(prompt.ids, params, post, scope=cache_scope, marks=marks)
         running.started(handle)

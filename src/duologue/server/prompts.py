@@ -34,10 +34,8 @@ class Prompts:
         self._model_name = engine.model_name
         self._context_tokens = engine.context_tokens
         self._tokenizer = engine.tokenizer
-        self._dialogues: DialogueEncoder | None = None
-        if engine.template is not None:
-            sizes = Truncation.of_context(engine.context_tokens)
-            self._dialogues = DialogueEncoder(engine.template, engine.tokenizer, sizes)
+        sizes = Truncation.of_context(engine.context_tokens)
+        self._dialogues = DialogueEncoder(engine.template, engine.tokenizer, sizes)
 
     async def parse(self, body: bytes) -> ChatCompletionRequest:
         """Raises `InvalidRequestError`, or `ModelNotFoundError` when another model is asked for."""
@@ -63,10 +61,6 @@ class Prompts:
         return await asyncio.get_running_loop().run_in_executor(None, self._encode, request, scope, only_look)
 
     def _encode(self, request: ChatCompletionRequest, scope: CacheScope, only_look: bool) -> EncodedDialogue:
-        if self._dialogues is None:
-            raise InvalidRequestError(
-                f"The model '{self._model_name}' has no chat template.", param="messages"
-            )
         self._refuse_hopeless(request)
         return self._dialogues.encode(
             request.template_messages(),
@@ -98,20 +92,18 @@ class Prompts:
         self, scope: CacheScope, prompt: EncodedDialogue, text: str, token_ids: Sequence[int]
     ) -> None:
         """Keeps what was generated after `prompt`, whole or partial, as it was sent."""
-        if text and self._dialogues is not None:
+        if text:
             self._dialogues.remember(prompt, text, token_ids, salt=scope.salt, key=scope.key)
 
     def forget(self, salt: bytes) -> None:
         """Drops all that is remembered under a salt."""
-        if self._dialogues is not None:
-            self._dialogues.forget(salt)
+        self._dialogues.forget(salt)
 
     def forget_key(self, salt: bytes, key: str) -> None:
         """Drops what is remembered under one cache key."""
-        if self._dialogues is not None:
-            self._dialogues.forget_key(salt, key)
+        self._dialogues.forget_key(salt, key)
 
     @property
     def memory_bytes(self) -> int:
         """What all that is remembered takes, about; bounded."""
-        return 0 if self._dialogues is None else self._dialogues.memory_bytes
+        return self._dialogues.memory_bytes

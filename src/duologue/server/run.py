@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from duologue.api.tenants import AnonymousTenants, KeyFileTenants
+from duologue.dialogue.default_template import DEFAULT_WARNING
 from duologue.dialogue.template_lint import lint_template
 from duologue.server.app import MAX_BODY_BYTES, Service, create_service
 
@@ -117,10 +118,12 @@ class Server:
             await self._warming
 
     def _on_started(self, on_ready: Callable[[], None]) -> None:
-        if self._engine.template is not None:
-            asyncio.get_running_loop().run_in_executor(
-                None, _warn_about_template, self._engine.template, self._engine.tokenizer
-            )
+        template = self._engine.template
+        if template.is_default:
+            logger.warning("%s", DEFAULT_WARNING.format(name=self._engine.model_name))
+        asyncio.get_running_loop().run_in_executor(
+            None, _warn_about_template, template, self._engine.tokenizer
+        )
         if self._warmer is None:
             on_ready()
         else:

@@ -125,13 +125,8 @@ class Warmer:
 
     def _encode(self, persona: Persona) -> list[int]:
         """Up to the end of the last message: what follows there differs between dialogues."""
-        template = self._engine.template
-        if template is None:
-            raise PersonaError(
-                f"the model {self._engine.model_name} has no chat template, so it knows no personas"
-            )
         try:
-            return template.encode_chat(
+            return self._engine.template.encode_chat(
                 self._engine.tokenizer, list(persona.messages), add_generation_prompt=False
             )
         except DuologueError as error:

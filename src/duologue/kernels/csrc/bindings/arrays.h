@@ -29,5 +29,6 @@ void register_attention(nb::module_& m);
 void register_bench(nb::module_& m);
 void register_executor(nb::module_& m);
 void register_prefix_cache(nb::module_& m);
+void register_spm(nb::module_& m);
 
 }  // namespace duologue

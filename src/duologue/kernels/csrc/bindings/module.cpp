@@ -13,4 +13,5 @@ NB_MODULE(_native, m) {
     duologue::register_bench(m);
     duologue::register_executor(m);
     duologue::register_prefix_cache(m);
+    duologue::register_spm(m);
 }
