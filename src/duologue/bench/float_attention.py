@@ -65,7 +65,8 @@ def _turned(model: PackedModel, i: int, norm: str, x: Floats) -> Floats:
     if weight is not None:
         x = rmsnorm_rows(x.reshape(-1, layer.head_dim), weight, model.spec.norm_eps).reshape(x.shape)
     tables = rope_tables(layer.rope_base, layer.head_dim, len(x), layer.rope_factor)
-    return rope_rotate(x, *tables).swapaxes(0, 1)
+    by_head: Floats = rope_rotate(x, *tables).swapaxes(0, 1)
+    return by_head
 
 
 def _added(model: PackedModel, x: Floats, inputs: Floats, weight: PackedWeight, norm: str) -> Floats:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from duologue.errors import CapacityError
 
-# What the local share is sized for: dialogues of this many windows, each with the windows of its last turn. Sparse checkpoints take what
-# is left over and are the first to go. A longer dialogue has more global pages for the same windows and then runs out of them first.
+# What the local share is sized for: dialogues of this many windows, each with the windows of its last turn. Sparse checkpoints
+# take what is left over and are the first to go. A longer dialogue has more global pages for the same windows and then runs out
+# of them first.
 _DIALOGUE_WINDOWS = 8
 
 

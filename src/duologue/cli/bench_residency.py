@@ -38,6 +38,7 @@ def residency(
     kv_memory: int,
     threads: int | None,
     context: int | None,
+    accept_terms: bool,
     dialogues: int,
     messages: int,
     message_tokens: int,
@@ -68,7 +69,7 @@ def residency(
         regenerate_rate=regenerate_rate,
     )
     with (
-        load_engine(model, kv_memory, threads, context) as engine,
+        load_engine(model, kv_memory, threads, context, accept_terms) as engine,
         Console(stderr=True).status("") as status,
     ):
         try:

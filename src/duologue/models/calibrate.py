@@ -250,8 +250,8 @@ def _attention(
     pages = np.arange(-(-n // PAGE_TOKENS), dtype=np.int32)
     block = kv_block_bytes(dim)
     if layer.kv_owner is None:
-        k, v = np.split(qkv[:, heads * dim :], 2, axis=1)
-        k, v = turned(k, "k_norm"), v.reshape(n, kv_heads, dim)
+        keys, values = np.split(qkv[:, heads * dim :], 2, axis=1)
+        k, v = turned(keys, "k_norm"), values.reshape(n, kv_heads, dim)
         cache[i] = np.zeros((len(pages), kv_heads * block), dtype=np.uint8)
         for h in range(kv_heads):
             store_kv(cache[i], pages, h * block, 0, k[:, h], v[:, h])

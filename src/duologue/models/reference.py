@@ -74,7 +74,8 @@ def mlp(h: Floats, weights: Weights, layer: LayerSpec) -> Floats:
     else:
         gate = clamp(h @ weights["gate"].T, layer.mlp_clamp)
         active = (silu(gate) if layer.mlp is Mlp.GATED_SILU else gelu_tanh(gate)) * up
-    return active @ weights["down"].T
+    out: Floats = active @ weights["down"].T
+    return out
 
 
 def rmsnorm(x: Floats, weight: Floats, eps: float) -> Floats:
