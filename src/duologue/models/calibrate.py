@@ -243,7 +243,8 @@ def _attention(
     def turned(columns: Floats, name: str) -> Floats:
         x = columns.reshape(n, -1, dim)
         if layer.qk_norm:
-            x = rmsnorm_rows(x.reshape(-1, dim), weights[own + name], spec.norm_eps).reshape(x.shape)
+            normed = rmsnorm_rows(x.reshape(-1, dim), weights[own + name], spec.norm_eps)
+            return rope_rotate(normed.reshape(x.shape), cos, sin)
         return rope_rotate(x, cos, sin)
 
     q = turned(qkv[:, : heads * dim], "q_norm")
