@@ -54,7 +54,7 @@ def reference_hidden(
         else:
             stored.append(stored[layer.kv_owner])
         q = rotate(rmsnorm(q, own["q_norm"], eps) if layer.qk_norm else q, *turns)
-        added = attend(q, *stored[i], layer, own.get("sinks")) @ own["output"].T
+        added = attend(q, *stored[i], layer, own["sinks"] if layer.sinks else None) @ own["output"].T
         x = x + (rmsnorm(added, own["attention_post_norm"], eps) if layer.post_norms else added)
         added = mlp(rmsnorm(x, own["mlp_norm"], eps), own, layer)
         x = x + (rmsnorm(added, own["mlp_post_norm"], eps) if layer.post_norms else added)
@@ -74,7 +74,8 @@ def mlp(h: Floats, weights: Weights, layer: LayerSpec) -> Floats:
     else:
         gate = clamp(h @ weights["gate"].T, layer.mlp_clamp)
         active = (silu(gate) if layer.mlp is Mlp.GATED_SILU else gelu_tanh(gate)) * up
-    return active @ weights["down"].T
+    added: Floats = active @ weights["down"].T
+    return added
 
 
 def rmsnorm(x: Floats, weight: Floats, eps: float) -> Floats:
