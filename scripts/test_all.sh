@@ -97,7 +97,7 @@ run_torch() {
   [[ -x .venv-torch/bin/python ]] || "$PYTHON" -m venv .venv-torch
   .venv-torch/bin/python -m pip install --quiet "torch==2.13.0"
   environment .venv-torch
-  .venv-torch/bin/python -m pip install --quiet "transformers>=4.45"
+  .venv-torch/bin/python -m pip install --quiet "transformers>=5"
   .venv-torch/bin/python -m pytest -m torch
 }
 

@@ -65,6 +65,7 @@ def reference_decoder(spec: ModelSpec, weights: dict[str, npt.NDArray[np.float32
         weights["final_norm"],
         layers,
         spec.embedding_scale,
+        weights.get("embedding_channels"),
         spec.logit_softcap,
     )
 

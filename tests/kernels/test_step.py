@@ -51,6 +51,8 @@ def prompt(spec: ModelSpec, n: int, seed: int = 3) -> Ids:
 def test_equals_the_reference(name: str, isa: str) -> None:
     spec = SPECS[name]
     weights = random_weights(spec, 1)
+    if name == "gemma3":  # as calibration leaves a tied head
+        weights["embedding_channels"] = np.linspace(0.5, 2.0, spec.hidden_size, dtype=np.float32)
     tokens = prompt(spec, 150)
     expected = reference.forward(reference_decoder(spec, weights), tokens)
     got = StepCase(spec, weights, threads=2, isa=isa).run(tokens, [61, 1, 1, 30])

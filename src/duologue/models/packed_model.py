@@ -45,6 +45,7 @@ class PackedModel:
             final_norm=arrays["final_norm"],
             embedding_scale=spec.embedding_scale,
             logit_softcap=spec.logit_softcap,
+            embedding_channels=arrays.get("embedding_channels"),
         )
         kinds = rope_kinds(spec)
         for i, layer in enumerate(spec.layers):

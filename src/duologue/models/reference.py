@@ -41,6 +41,7 @@ def reference_hidden(
     }
     eps = spec.norm_eps
     x: Floats = weights["embedding"][ids] * np.float32(spec.embedding_scale)  # [n, hidden]
+    x = x * weights.get("embedding_channels", np.float32(1.0))
     stored: list[tuple[Floats, Floats]] = []  # k and v of each layer, [kv_heads, n, D]
     for i, layer in enumerate(spec.layers):
         own = _layer_weights(weights, i)
@@ -54,7 +55,7 @@ def reference_hidden(
         else:
             stored.append(stored[layer.kv_owner])
         q = rotate(rmsnorm(q, own["q_norm"], eps) if layer.qk_norm else q, *turns)
-        added = attend(q, *stored[i], layer, own.get("sinks")) @ own["output"].T
+        added = attend(q, *stored[i], layer, own["sinks"] if layer.sinks else None) @ own["output"].T
         x = x + (rmsnorm(added, own["attention_post_norm"], eps) if layer.post_norms else added)
         added = mlp(rmsnorm(x, own["mlp_norm"], eps), own, layer)
         x = x + (rmsnorm(added, own["mlp_post_norm"], eps) if layer.post_norms else added)

@@ -12,6 +12,7 @@ from duologue.models.spec import LayerSpec, ModelSpec
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 _SMALLEST_SQUARE = 1e-10
+_SQUARED_ROWS = 16384
 
 
 def rotates_stream(spec: ModelSpec) -> bool:
@@ -67,18 +68,24 @@ def balancing_scale(squares: Doubles, other_squares: Doubles) -> Floats:
     return as_float(np.sqrt(np.sqrt(ratio)))
 
 
-def move_scale(weights: Weights, norm: str, maps: list[str], squares: Doubles) -> None:
-    """Moves scale from a norm's output, of mean squares [hidden], into the maps that read it, in place."""
+def move_scale(weights: Weights, norm: str, maps: list[str], squares: Doubles) -> Floats:
+    """Moves scale from a norm's output, of mean squares [hidden], into the maps that read it, in place; returns it."""
     other = np.add.reduce([column_squares(weights[name]) for name in maps], axis=0)
     s = balancing_scale(squares, other)
     weights[norm] = weights[norm] / s
     for name in maps:
         weights[name] = weights[name] * s
+    return s
 
 
 def column_squares(x: Floats) -> Doubles:
     """Sum of squares of each column; numpy adds rows in order."""
-    return np.asarray(np.add.reduce(np.square(x.astype(np.float64)), axis=0))
+    # In parts: an embedding of 262,144 rows takes gigabytes in float64.
+    parts = [
+        np.add.reduce(np.square(x[i : i + _SQUARED_ROWS].astype(np.float64)), axis=0)
+        for i in range(0, len(x), _SQUARED_ROWS)
+    ]
+    return np.asarray(np.add.reduce(parts, axis=0))
 
 
 def as_float(x: npt.NDArray[np.float64]) -> Floats:

@@ -83,6 +83,7 @@ class Decoder:
     final_norm: Floats
     layers: Sequence[Layer]
     embedding_scale: float = 1.0
+    embedding_channels: Floats | None = None
     logit_softcap: float = 0.0
 
 
@@ -91,6 +92,8 @@ def forward(model: Decoder, token_ids: npt.NDArray[np.int32]) -> Floats:
     n = len(token_ids)
     x = model.embedding.codes[token_ids].astype(np.float32) * model.embedding.scale[token_ids][:, None]
     x = x * np.float32(model.embedding_scale)
+    if model.embedding_channels is not None:
+        x = x * model.embedding_channels
     stored: list[
         tuple[Floats, Floats]
     ] = []  # keys after RoPE and values of each layer, [n, kv_heads, head_dim]

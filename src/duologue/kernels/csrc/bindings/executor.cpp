@@ -126,13 +126,14 @@ void register_executor(nb::module_& m) {
     nb::class_<Model>(m, "Model")
         .def("__init__",
              [](Model* model, int64_t vocab, int64_t hidden, float norm_eps, nb::handle embedding, nb::handle head, Floats final_norm, float embedding_scale,
-                float logit_softcap) {
+                float logit_softcap, std::optional<Floats> embedding_channels) {
                  new (model) Model();
                  model->spec.vocab = vocab;
                  model->spec.hidden = hidden;
                  model->spec.norm_eps = norm_eps;
                  model->spec.embedding_scale = embedding_scale;
                  model->spec.logit_softcap = logit_softcap;
+                 model->spec.embedding_channels = model->hold_optional(embedding_channels, hidden, "embedding_channels must be [hidden]");
                  model->spec.embedding = model->weight(embedding);
                  model->spec.head = model->weight(head);
                  model->spec.final_norm = model->hold(final_norm);
@@ -141,7 +142,7 @@ void register_executor(nb::module_& m) {
                          "embedding and head must be [vocab, hidden]");
              },
              nb::arg("vocab"), nb::arg("hidden"), nb::arg("norm_eps"), nb::arg("embedding"), nb::arg("head"), nb::arg("final_norm"),
-             nb::arg("embedding_scale") = 1.0f, nb::arg("logit_softcap") = 0.0f)
+             nb::arg("embedding_scale") = 1.0f, nb::arg("logit_softcap") = 0.0f, nb::arg("embedding_channels") = nb::none())
         .def("add_layer",
              [](Model& model, int heads, int kv_heads, int head_dim, int window, int kv_owner, float norm_eps, float softmax_scale, Matrix rope_cos, Matrix rope_sin,
                 Floats attention_norm, Floats mlp_norm, nb::handle qkv, nb::handle output, nb::handle gate_up, nb::handle down, int mlp, float attention_softcap,

@@ -245,6 +245,8 @@ void Executor::embed(const StepBatch& batch, int thread) {
         float* x = x_.data() + i * spec_.hidden;
         for (int64_t k = 0; k < spec_.hidden; ++k)
             x[k] = static_cast<float>(codes[k / kPackDepth * kPackColumns * kPackDepth + k % kPackDepth]) * w.scale[token] * spec_.embedding_scale;
+        if (spec_.embedding_channels != nullptr)
+            for (int64_t k = 0; k < spec_.hidden; ++k) x[k] = x[k] * spec_.embedding_channels[k];
     }
     team_.barrier();
 }

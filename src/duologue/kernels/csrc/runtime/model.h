@@ -54,6 +54,7 @@ struct ModelSpec {
     float embedding_scale = 1.0f;
     float logit_softcap = 0.0f;  // 0: none
     PackedWeight embedding;  // [vocab, hidden]; one row per token, looked up in the packed layout
+    const float* embedding_channels = nullptr;  // [hidden] or null: what each channel of a row is multiplied by
     PackedWeight head;
     const float* final_norm = nullptr;  // [hidden]
     std::vector<LayerSpec> layers;
