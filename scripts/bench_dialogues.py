@@ -25,10 +25,11 @@ from typing import Any
 
 import click
 
-from duologue.bench.dialogue_plot import check_plot, plot_ttft
+from duologue.bench.dialogue_plot import plot_ttft
 from duologue.bench.dialogue_report import Percentiles, Report, make_report, report_dict
 from duologue.bench.dialogue_workload import WorkloadSpec
 from duologue.bench.dialogues import LoadSpec, play
+from duologue.bench.plot import check_plot
 from duologue.errors import DuologueError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from duologue.bench.dialogue_http import Answer, BenchError, ChatReading, read_chat_stream
-from duologue.bench.dialogue_plot import PlotError, plot_ttft
+from duologue.bench.dialogue_plot import plot_ttft
 from duologue.bench.dialogue_report import Percentiles, Reuse, make_report, report_dict
 from duologue.bench.dialogue_workload import StepKind, WorkloadSpec
 from duologue.bench.dialogues import LoadSpec, RequestRecord, Run
+from duologue.bench.plot import PlotError
 from duologue.bench.server_metrics import KvReading, parse_kv
 
 

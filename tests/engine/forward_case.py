@@ -30,9 +30,15 @@ class ForwardCase:
     def __init__(self, model: PackedModel, *, threads: int, isa: str = "", pages: int = 96) -> None:
         self.vocab_size = model.spec.vocab_size
         self.runner = Runner(
-            model.native(), vocab_size=self.vocab_size, page_count=pages, threads=threads, isa=isa
+            model.native(),
+            vocab_size=self.vocab_size,
+            page_count=pages,
+            local_page_count=pages,
+            threads=threads,
+            isa=isa,
         )
-        self.runner.kv_pools[0][:] = 0xFF  # codes of -1 and scales that are NaN
+        for pool in self.runner.kv_pools:
+            pool[:] = 0xFF  # codes of -1 and scales that are NaN
         self._free = np.random.default_rng(11).permutation(pages).tolist()
 
     def request(self, ids: Ids) -> Request:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +17,7 @@ from duologue.models.pack import pack_model
 from duologue.models.packed_model import PackedModel
 from duologue.models.random_model import random_spec
 from duologue.models.rope import rope_tables
-from duologue.models.spec import ModelSpec
+from duologue.models.spec import Mlp, ModelSpec
 
 Ids = npt.NDArray[np.int32]
 Logits = npt.NDArray[np.float32]
@@ -29,8 +31,9 @@ def reference_decoder(spec: ModelSpec, weights: dict[str, npt.NDArray[np.float32
     layers = []
     for i, layer in enumerate(spec.layers):
         own = f"layers.{i}."
-        cos, sin = rope_tables(layer.rope_base, layer.head_dim, spec.context_tokens)
+        cos, sin = rope_tables(layer.rope_base, layer.head_dim, spec.context_tokens, layer.rope_factor)
         qkv = [own + name for name in (("q", "k", "v") if layer.kv_owner is None else ("q",))]
+        vectors = ("attention_post_norm", "mlp_post_norm", "q_norm", "k_norm", "sinks")
         layers.append(
             reference.Layer(
                 heads=layer.heads,
@@ -44,13 +47,25 @@ def reference_decoder(spec: ModelSpec, weights: dict[str, npt.NDArray[np.float32
                 mlp_norm=weights[own + "mlp_norm"],
                 qkv=linear(*qkv),
                 output=linear(own + "output"),
-                gate=linear(own + "gate"),
+                gate=linear(own + "gate") if layer.mlp.gated else None,
                 up=linear(own + "up"),
                 down=linear(own + "down"),
+                gelu=layer.mlp is Mlp.GATED_GELU,
+                softmax_scale=layer.softmax_scale or 0.0,
+                attention_softcap=layer.attention_softcap,
+                qkv_clamp=layer.qkv_clamp,
+                mlp_clamp=layer.mlp_clamp,
+                **{name: weights.get(own + name) for name in vectors},
             )
         )
     return reference.Decoder(
-        spec.norm_eps, linear("embedding"), linear("head"), weights["final_norm"], layers
+        spec.norm_eps,
+        linear("embedding"),
+        linear("embedding" if spec.tied_head else "head"),
+        weights["final_norm"],
+        layers,
+        spec.embedding_scale,
+        spec.logit_softcap,
     )
 
 
@@ -61,9 +76,13 @@ def make_spec(
     windows: Sequence[int] = (0, 0),
     owners: Sequence[int | None] | None = None,
     head_dim: int = 32,
+    tied_head: bool = False,
+    embedding_scale: float = 1.0,
+    logit_softcap: float = 0.0,
+    **of_layers: Any,
 ) -> ModelSpec:
-    """Sizes that divide neither the kernels' tiles nor each other."""
-    return random_spec(
+    """Sizes that divide neither the kernels' tiles nor each other; `of_layers` are further fields of every layer."""
+    spec = random_spec(
         hidden=96,
         layers=len(windows),
         heads=heads,
@@ -73,6 +92,11 @@ def make_spec(
         vocab=203,
         windows=windows,
         kv_owners=owners,
+        tied_head=tied_head,
+    )
+    layers = tuple(dataclasses.replace(layer, **of_layers) for layer in spec.layers)
+    return dataclasses.replace(
+        spec, layers=layers, embedding_scale=embedding_scale, logit_softcap=logit_softcap
     )
 
 

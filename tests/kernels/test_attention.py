@@ -28,6 +28,8 @@ class Shape:
     context: int
     tokens: int
     window: int = 0
+    softcap: float = 0.0
+    sinks: bool = False
 
     @property
     def first_position(self) -> int:
@@ -57,14 +59,20 @@ class Inputs:
         shape = self.shape
         return attention.attend(
             pool, self.pages, [BLOCK_OFFSET], self.q[None], self.q_scale[None], group=shape.group,
-            first_position=shape.first_position, window=shape.window, row_block=row_block, isa=isa,
+            first_position=shape.first_position, window=shape.window, softcap=shape.softcap,
+            sinks=None if self.sinks is None else self.sinks[None], row_block=row_block, isa=isa,
         )[0]  # fmt: skip
+
+    @property
+    def sinks(self) -> np.ndarray | None:
+        """[group], some above every score and some below."""
+        return np.linspace(-3, 6, self.shape.group, dtype=np.float32) if self.shape.sinks else None
 
     def expected(self) -> np.ndarray:
         shape = self.shape
         return reference.attend(
             self.q, self.q_scale, self.keys, self.values, group=shape.group,
-            first_position=shape.first_position, window=shape.window,
+            first_position=shape.first_position, window=shape.window, softcap=shape.softcap, sinks=self.sinks,
         )  # fmt: skip
 
 
@@ -106,8 +114,17 @@ WINDOWS = [
 ]
 
 
+CAPS_AND_SINKS = [
+    Shape(64, 3, 200, 200, softcap=1.5),
+    Shape(32, 2, 600, 3, window=100, softcap=50.0),
+    Shape(64, 4, 700, 90, sinks=True),
+    Shape(16, 5, 1100, 1, window=40, sinks=True),
+    Shape(64, 2, 70, 70, window=20, softcap=2.0, sinks=True),
+]
+
+
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("shape", DECODES + PREFILLS + WINDOWS, ids=str)
+@pytest.mark.parametrize("shape", DECODES + PREFILLS + WINDOWS + CAPS_AND_SINKS, ids=str)
 def test_attend_equals_reference(shape: Shape, isa: str) -> None:
     inputs = make_inputs(shape)
     np.testing.assert_array_equal(inputs.attend(inputs.pool(isa), isa), inputs.expected())

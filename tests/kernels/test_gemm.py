@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from duologue.kernels import gemm
 from duologue.kernels.gemm import Epilogue, PackedWeight, pack_weight
 from duologue.kernels.reference import gemm as reference
+from duologue.kernels.reference import rows as reference_rows
 from tests.kernels.isas import ISAS
 
 Case = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -65,6 +66,29 @@ def test_epilogues_equal_reference(isa: str, shape: tuple[int, int, int], with_b
     np.testing.assert_array_equal(gemm.gemm_int8(a, a_scale, plain, Epilogue.ADD, out=out, isa=isa), expected)
     expected = reference.gemm_int8_gated_silu(a, a_scale, w, w_scale, b)
     np.testing.assert_array_equal(gemm.gemm_int8(a, a_scale, gated, Epilogue.GATED_SILU, isa=isa), expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@given(shape=shapes, limit=st.sampled_from([0.0, 0.5, 20.0]))
+@settings(deadline=None, max_examples=60)
+def test_activations_and_limits_equal_reference(isa: str, shape: tuple[int, int, int], limit: float) -> None:
+    m, n, k = shape
+    a, a_scale, w, w_scale, bias = make_case(m, 2 * n, k)
+    y = reference.gemm_int8(a, a_scale, w, w_scale, bias)
+    limited = reference_rows.clamp(y, limit)
+    gate, up = limited[:, :n], limited[:, n:]
+    plain, pair = pack_weight(w, w_scale, bias), pack_weight(w, w_scale, bias, gated=True)
+    for epilogue, packed, expected in (
+        (Epilogue.STORE, plain, limited),
+        (Epilogue.RELU2, plain, reference_rows.relu2(limited)),
+        (Epilogue.GATED_SILU, pair, reference_rows.silu_mul(gate, up)),
+        (Epilogue.GATED_GELU, pair, reference_rows.gelu_mul(gate, up)),
+    ):
+        got = gemm.gemm_int8(a, a_scale, packed, epilogue, limit=limit, isa=isa)
+        np.testing.assert_array_equal(got, expected, err_msg=epilogue.name)
+    if limit > 0:
+        got = gemm.gemm_int8(a, a_scale, plain, Epilogue.SOFTCAP, limit=limit, isa=isa)
+        np.testing.assert_array_equal(got, reference_rows.softcap(y, np.float32(limit)))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -187,8 +211,12 @@ def test_bad_arguments_are_named() -> None:
         gemm.gemm_int8(a, a_scale[:2], packed)
     with pytest.raises(ValueError, match="out is required"):
         gemm.gemm_int8(a, a_scale, packed, Epilogue.ADD)
-    with pytest.raises(ValueError, match="gated pair"):
-        gemm.gemm_int8(a, a_scale, packed, Epilogue.GATED_SILU)
+    for epilogue in (Epilogue.GATED_SILU, Epilogue.GATED_GELU):
+        with pytest.raises(ValueError, match="gated pair"):
+            gemm.gemm_int8(a, a_scale, packed, epilogue)
+    for epilogue, limit in ((Epilogue.ADD, 1.0), (Epilogue.SOFTCAP, 0.0), (Epilogue.STORE, -1.0)):
+        with pytest.raises(ValueError, match=f"limit {limit} does not go with {epilogue.name}"):
+            gemm.gemm_int8(a, a_scale, packed, epilogue, out=np.zeros((3, 64), np.float32), limit=limit)
     out = np.zeros((3, 64), np.float32)
     with pytest.raises(ValueError, match="multiples of 16"):
         gemm.gemm_int8(a, a_scale, packed, out=out, columns=(8, 64))

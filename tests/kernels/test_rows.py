@@ -92,10 +92,33 @@ def test_exp_equals_reference_and_is_accurate(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("shape", [(1,), (16,), (17,), (3, 5, 7)])
-def test_silu_mul_equals_reference(isa: str, shape: tuple[int, ...]) -> None:
+def test_gates_equal_reference(isa: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(1)
     gate, up = (rng.standard_normal(shape).astype(np.float32) * 20 for _ in range(2))
     np.testing.assert_array_equal(rows.silu_mul(gate, up, isa=isa), reference.silu_mul(gate, up))
+    np.testing.assert_array_equal(rows.gelu_mul(gate, up, isa=isa), reference.gelu_mul(gate, up))
+
+
+def test_gelu_and_caps_are_accurate() -> None:
+    x = np.linspace(-12, 12, 20_001).astype(np.float32)
+    exact = x.astype(np.float64)
+    gelu = 0.5 * exact * (1 + np.tanh(np.sqrt(2 / np.pi) * (exact + 0.044715 * exact**3)))
+    # exp's argument has an error of an ulp of itself, at most 2^-17 at 90, where the result is 1e-37; near 0 four roundings.
+    assert np.abs(reference.gelu(x) - gelu).max() < 4e-6
+    for cap in (1.0, 30.0, 50.0):
+        # A difference of two numbers near 2 cap, each rounded.
+        error = np.abs(reference.softcap(x, np.float32(cap)) - cap * np.tanh(exact / cap)).max()
+        assert error <= 4 * np.spacing(np.float32(2 * cap))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("k", [1, 16, 37, 96])
+def test_added_rmsnorm_equals_reference(isa: str, k: int) -> None:
+    rng = np.random.default_rng(k)
+    x, added = rng.standard_normal((2, 5, k)).astype(np.float32)
+    weight = rng.standard_normal(k).astype(np.float32)
+    expected = x + reference.rmsnorm_rows(added, weight, 1e-5)
+    np.testing.assert_array_equal(rows.rmsnorm_add_rows(x, added, weight, 1e-5, isa=isa), expected)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -15,7 +15,7 @@ from duologue.kernels.gemm import gemm_int8, pack_weight
 from duologue.kernels.reference import step as reference
 from duologue.kernels.rows import quantize_rows
 from duologue.models.random_model import random_weights
-from duologue.models.spec import ModelSpec
+from duologue.models.spec import Mlp, ModelSpec
 from tests.kernels.isas import ISAS
 from tests.kernels.step_case import Ids, StepCase, make_spec, reference_decoder
 
@@ -26,7 +26,20 @@ SPECS = {
     "windows": make_spec(4, 2, windows=(40, 0, 100)),
     "shared": make_spec(4, 1, windows=(70, 70, 0, 0, 70), owners=(None, 0, None, 2, 0)),
     "wide-heads": make_spec(2, 1, head_dim=256),
-}
+    "gemma2": make_spec(
+        4, 2, windows=(30, 0), tied_head=True, embedding_scale=9.8, logit_softcap=3.0, mlp=Mlp.GATED_GELU, post_norms=True,
+        attention_softcap=2.0, softmax_scale=0.3,
+    ),
+    "gemma3": make_spec(
+        4, 1, windows=(40, 40, 0), tied_head=True, embedding_scale=9.8, mlp=Mlp.GATED_GELU, post_norms=True, qk_norm=True,
+        softmax_scale=0.2,
+    ),
+    "duologue": make_spec(
+        4, 1, windows=(70, 70, 0, 70, 70, 0), owners=(None, 0, None, None, 3, 2), mlp=Mlp.RELU2, qkv_clamp=1.0, mlp_clamp=1.5,
+        qk_norm=True,
+    ),
+    "sinks": make_spec(6, 2, windows=(0, 50), sinks=True),
+}  # fmt: skip
 
 
 def prompt(spec: ModelSpec, n: int, seed: int = 3) -> Ids:
@@ -44,7 +57,9 @@ def test_equals_the_reference(name: str, isa: str) -> None:
     np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("name", ["mha", "gqa", "mqa", "windows", "shared"])
+@pytest.mark.parametrize(
+    "name", ["mha", "gqa", "mqa", "windows", "shared", "gemma2", "gemma3", "duologue", "sinks"]
+)
 def test_chunks_threads_and_batch_do_not_matter(name: str) -> None:
     spec = SPECS[name]
     weights = random_weights(spec, 2)

@@ -9,12 +9,13 @@ import pytest
 
 from duologue.bench.perplexity import LogitReader
 from duologue.kernels.rows import quantize_rows
-from duologue.models.calibrate import calibrate, rotate_model
+from duologue.models.calibrate import calibrate
 from duologue.models.checkpoint import Weights
 from duologue.models.pack import pack_model
 from duologue.models.packed_model import PackedModel
 from duologue.models.random_model import random_spec, random_weights
 from duologue.models.reference import reference_logits
+from duologue.models.rewrite import rotate_model
 from duologue.models.spec import ModelSpec
 from tests.cli.processes import environment
 from tests.kernels.isas import ISAS

@@ -85,6 +85,25 @@ def test_defaults_of_left_out_entries(tmp_path: Path) -> None:
     assert read_gguf(path).spec.layers == spec.layers
 
 
+@pytest.mark.parametrize(
+    ("metadata", "window", "factor"),
+    [
+        ({"attention.sliding_window": 24}, 24, 1.0),
+        ({"attention.sliding_window": 0}, 0, 1.0),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, 0, 4.0),
+        ({"rope.scaling.factor": 4.0}, 0, 4.0),
+        ({"rope.scale_linear": 4.0}, 0, 4.0),
+        ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, 0, 1.0),
+    ],
+)
+def test_a_window_and_linear_scaling_are_those_of_all_layers(
+    tmp_path: Path, metadata: dict[str, Any], window: int, factor: float
+) -> None:
+    named = {f"llama.{name}": value for name, value in metadata.items()}
+    layers = read_gguf(write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS, metadata=named)).spec.layers
+    assert {(layer.window, layer.rope_factor) for layer in layers} == {(window, factor)}
+
+
 def test_settings_may_differ_by_layer(tmp_path: Path) -> None:
     weights = {name: values for name, values in WEIGHTS.items() if not name.startswith("layers.1.")}
     other = random_spec(layers=1, mlp=32, heads=4, kv_heads=2, head_dim=32)
@@ -100,8 +119,14 @@ def test_settings_may_differ_by_layer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "named"),
     [
-        ({"llama.rope.scaling.type": "linear"}, "llama.rope.scaling.type = 'linear'"),
-        ({"llama.rope.scaling.factor": 4.0}, "llama.rope.scaling.factor = 4.0"),
+        ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type = 'yarn'"),
+        ({"llama.rope.scaling.attn_factor": 4.0}, "llama.rope.scaling.attn_factor = 4.0"),
+        (
+            {"llama.attention.sliding_window": 8, "llama.attention.sliding_window_pattern": 2},
+            "llama.attention.sliding_window_pattern = 2",
+        ),
+        ({"llama.attention.sliding_window": -8}, "window -8"),
+        ({"llama.attention.key_length_swa": 64}, "llama.attention.key_length_swa is 64"),
         ({"llama.rope.dimension_count": 16}, "llama.rope.dimension_count is 16"),
         ({"llama.attention.value_length": 64}, "llama.attention.value_length is 64"),
         ({"llama.expert_count": 8}, "llama.expert_count = 8"),
@@ -118,8 +143,8 @@ def test_unsupported_settings_are_named(tmp_path: Path, metadata: dict[str, Any]
 
 
 def test_another_architecture_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="architecture 'gemma3'"):
-        read_gguf(write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS, architecture="gemma3"))
+    with pytest.raises(UnsupportedModelError, match=r"architecture 'qwen3'.*'llama', 'gemma2', 'gemma3'"):
+        read_gguf(write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS, architecture="qwen3"))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 import safetensors
 
 from duologue.errors import ModelLoadError, UnsupportedModelError
+from duologue.models.families.llama import LLAMA
 from duologue.models.hf_checkpoint import read_hf_folder
 from duologue.models.random_model import CHAT_TEMPLATE, Dtype, random_spec, random_weights, write_random_llama
 from duologue.models.safetensors_file import write_safetensors
@@ -100,7 +101,7 @@ def test_the_tokenizer_is_that_of_the_folder(folder: Path) -> None:
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "RoPE scaling of type 'llama3'"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "RoPE scaling of type 'linear'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "RoPE scaling of type 'dynamic'"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "RoPE scaling of type 'yarn'"),
         ({"model_type": "gemma3", "architectures": ["Gemma3ForCausalLM"]}, "Gemma3ForCausalLM"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
@@ -187,10 +188,9 @@ def test_a_header_whose_extents_do_not_fit_is_damaged(folder: Path, offsets: lis
 def test_an_integer_weight_is_refused(folder: Path) -> None:
     spec = random_spec(**SHAPE)
     with (folder / "model.safetensors").open("wb") as file:
-        from duologue.models.hf_checkpoint import source_name
-
         tensors = {
-            source_name(n): ("I8", w.shape, w.astype(np.int8)) for n, w in random_weights(spec, 5).items()
+            LLAMA.source_name(n): ("I8", w.shape, w.astype(np.int8))
+            for n, w in random_weights(spec, 5).items()
         }
         write_safetensors(file, tensors, {})
     with pytest.raises(UnsupportedModelError, match=r"tensor model.embed_tokens.weight is stored as I8"):

@@ -69,7 +69,7 @@ def test_layers_that_share_kv_have_queries_only() -> None:
 
 def test_layers_share_rope_tables_of_one_kind() -> None:
     spec = random_spec(layers=3)
-    assert rope_kinds(spec) == [(10000.0, 16)]
+    assert rope_kinds(spec) == [(10000.0, 1.0, 16)]
     assert sum(name.startswith("rope.") for name in pack_model(spec, random_weights(spec, 0))) == 2
 
 
@@ -82,6 +82,16 @@ def test_rope_tables_turn_pair_i_by_position_over_base() -> None:
     assert sin[4000, 5] == np.float32(np.sin(angle))
     assert (cos[0] == 1).all()
     assert (sin[0] == 0).all()
+
+
+def test_a_factor_divides_positions() -> None:
+    plain = rope_tables(10000.0, 32, 500)
+    for factor in (1.0, 8.0, 2.5):
+        for table, scaled in zip(plain, rope_tables(10000.0, 32, 4000, factor), strict=True):
+            step = round(2 * factor)  # positions that land on whole ones
+            assert np.array_equal(scaled[::step][:250], table[::2])
+    spec = random_spec(rope_factor=8.0, windows=[8, 0], local_rope_base=500.0)
+    assert rope_kinds(spec) == [(500.0, 1.0, 16), (10000.0, 8.0, 16)]
 
 
 @pytest.mark.parametrize(("base", "head_dim", "positions"), [(10000.0, 64, 8192), (500000.0, 128, 40_000)])

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from duologue.models.calibrate import rotate_model
 from duologue.models.random_model import random_spec, random_weights
 from duologue.models.reference import reference_logits
+from duologue.models.rewrite import rotate_model
 from duologue.models.rotation import prime_factors, rotate, rotate_rows
 from duologue.models.spec import ModelSpec
 

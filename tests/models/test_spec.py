@@ -34,6 +34,12 @@ def test_kv_is_counted_for_owners_alone() -> None:
         ({"window": -1}, "window -1"),
         ({"rope_base": 0.0}, "rope_base 0.0"),
         ({"rope_base": float("nan")}, "rope_base nan"),
+        ({"rope_factor": 0.0}, "rope_factor 0.0"),
+        ({"softmax_scale": -1.0}, "softmax_scale -1.0"),
+        ({"attention_softcap": -1.0}, "attention_softcap -1.0"),
+        ({"qkv_clamp": float("inf")}, "qkv_clamp inf"),
+        ({"mlp_clamp": -0.5}, "mlp_clamp -0.5"),
+        ({"mlp": "gelu"}, "mlp 'gelu' is not one of gated_silu, gated_gelu, relu2"),
     ],
 )
 def test_a_layer_that_cannot_be_run_names_the_field(changes: dict[str, Any], named: str) -> None:
@@ -49,10 +55,12 @@ def test_a_layer_that_cannot_be_run_names_the_field(changes: dict[str, Any], nam
         ({"hidden_size": 24}, "hidden_size 24"),
         ({"context_tokens": 1 << 40}, "context_tokens 1099511627776 is more than"),
         ({"norm_eps": float("nan")}, "norm_eps nan"),
+        ({"embedding_scale": 0.0}, "embedding_scale 0.0"),
+        ({"logit_softcap": -1.0}, "logit_softcap -1.0"),
         ({"layers": SPEC.layers[::-1]}, "layer 0: kv_owner 1 is not an earlier layer"),
         (
             {"layers": (SPEC.layers[0], SPEC.layers[0], SPEC.layers[2], SPEC.layers[2])},
-            "same window and shape",
+            r"layer 2: kv_owner 1 is of another kind \(window 0, not 8\)",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from typing import Any
@@ -82,3 +83,17 @@ def test_an_idle_server_stops_at_once(tiny_engine: Engine) -> None:
         served.server.stop()
         served.thread.join(30)
         assert time.monotonic() - started_s < 5
+
+
+def test_a_request_that_never_arrives_whole_is_dropped_without_a_traceback(
+    tiny_engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_server(tiny_engine, drain_timeout_s=600) as served:
+        address = httpx.URL(served.url)
+        with socket.create_connection((address.host, address.port or 80), timeout=60) as client:
+            client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            time.sleep(0.2)  # until the server waits for the rest
+            served.server.stop()
+            served.thread.join(30)
+            assert not served.thread.is_alive()
+    assert [record for record in caplog.records if record.exc_info] == []

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duologue.bench.llama_cpp import WORKLOADS, LlamaCpp, Reading, Settings, Workload
+from duologue.cache.kv_cache import GLOBAL, LOCAL
 from duologue.engine.load import load_for_engine
 from duologue.engine.request import FixedPages, Request
 from duologue.engine.runner import Runner
@@ -26,6 +27,8 @@ from duologue.kernels import PAGE_TOKENS
 from duologue.models.packed_model import PackedModel
 from duologue.models.spec import ModelSpec
 
+_STALE = 0x3C
+"""A byte that reads as a code and, four of them, as a scale of ordinary size."""
 BATCH_TOKENS = 512
 """Tokens of a prefill step, as the engine's default."""
 
@@ -50,7 +53,7 @@ def matmul_weights(spec: ModelSpec) -> int:
     total = 0
     for layer in spec.layers:
         query, kv = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
-        total += spec.hidden_size * (2 * query + 3 * layer.mlp_size)
+        total += spec.hidden_size * (2 * query + (3 if layer.mlp.gated else 2) * layer.mlp_size)
         total += 0 if layer.kv_owner is not None else 2 * spec.hidden_size * kv
     return total
 
@@ -59,10 +62,10 @@ def attention_operations(spec: ModelSpec, first: int, count: int) -> int:
     """int8 operations (two for each multiply-add) of Q.K and P.V for positions first .. first + count - 1."""
     total = 0
     for layer in spec.layers:
-        seen = 0
-        for position in (first, first + count - 1):
-            seen += min(position + 1, layer.window or position + 1)
-        total += 2 * 2 * layer.heads * layer.head_dim * seen * count // 2
+        window = layer.window or first + count
+        growing = max(0, min(count, window - first))  # positions that do not see a whole window yet
+        seen = growing * first + growing * (growing + 1) // 2 + (count - growing) * window
+        total += 2 * 2 * layer.heads * layer.head_dim * seen
     return total
 
 
@@ -75,28 +78,45 @@ def kv_bytes_read(spec: ModelSpec, position: int) -> int:
     return total
 
 
+def _pages_for(workload: Workload) -> int:
+    tokens = max(workload.prefill_tokens, workload.depth_tokens, 1) + workload.decode_tokens + 1
+    return workload.streams * -(-tokens // PAGE_TOKENS)
+
+
 class EngineUnderTest:
     """The engine's runner on one model, driven without scheduler or HTTP."""
 
-    def __init__(self, model: PackedModel, *, threads: int | None = None, isa: str = "") -> None:
+    def __init__(
+        self,
+        model: PackedModel,
+        *,
+        threads: int | None = None,
+        isa: str = "",
+        workloads: Iterable[Workload] = WORKLOADS,
+    ) -> None:
+        """Has room for the largest of `workloads`."""
         self.model = model
         self.threads = threads or default_threads()
-        self._pages = 1024
+        self._pages = max(_pages_for(workload) for workload in workloads)
         self._runner = Runner(
             model.native(),
             vocab_size=model.spec.vocab_size,
             page_count=self._pages,
+            local_page_count=self._pages,
             threads=self.threads,
             isa=isa,
         )
         self._next_page = 0
 
-    def measure(self, workload: Workload, *, repetitions: int = 3) -> EngineReading:
-        """Run a workload `repetitions` times after one warm-up."""
+    def measure(self, workload: Workload, *, repetitions: int = 3, prefill: bool = True) -> EngineReading:
+        """Run a workload `repetitions` times after one warm-up.
+
+        Without `prefill`, decoding goes on from stale memory: as fast, and ready at once.
+        """
         self._next_page = 0
         if workload.prefill_tokens:
             return self._measure_prefill(workload, repetitions)
-        return self._measure_decode(workload, repetitions)
+        return self._measure_decode(workload, repetitions, prefill)
 
     def _measure_prefill(self, workload: Workload, repetitions: int) -> EngineReading:
         n = workload.prefill_tokens
@@ -116,17 +136,23 @@ class EngineUnderTest:
         )
         return EngineReading(workload, tuple(samples), 0.0, per_run / n * statistics.median(samples))
 
-    def _measure_decode(self, workload: Workload, repetitions: int) -> EngineReading:
+    def _measure_decode(self, workload: Workload, repetitions: int, prefill: bool) -> EngineReading:
         depth, steps, spec = max(workload.depth_tokens, 1), workload.decode_tokens, self.model.spec
         requests = [self._request(depth, depth + steps) for _ in range(workload.streams)]
-        self._prefill(requests[0])
+        if prefill:
+            self._prefill(requests[0])
+        else:
+            for pool in self._runner.kv_pools:
+                pool[self._pages_of(requests[0])] = _STALE
+            requests[0].append(0)
         full = -(-depth // PAGE_TOKENS)
         first_pages = self._pages_of(requests[0])
         for request in requests[1:]:
             pages = self._pages_of(request)
             # Equal prompts: copying pages gives the same memory traffic as computing them again.
-            for i in range(full):
-                self._runner.copy_page(0, int(first_pages[i]), int(pages[i]))
+            for kind in (GLOBAL, LOCAL):
+                for i in range(full):
+                    self._runner.copy_page(kind, int(first_pages[i]), int(pages[i]))
             request.append(int(requests[0].tokens[depth]))
             request.computed = depth
         samples = []
@@ -207,7 +233,8 @@ def bench_engine(
 
     `peer_models` maps a label ("Q8_0") to a GGUF file. Raises ModelLoadError or PeerError.
     """
-    engine = EngineUnderTest(load_for_engine(model, progress=True), threads=threads)
+    workloads = tuple(workloads)
+    engine = EngineUnderTest(load_for_engine(model, progress=True), threads=threads, workloads=workloads)
     results = []
     for workload in workloads:
         ours: list[EngineReading] = []

@@ -11,9 +11,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from duologue.kernels.gemm import Epilogue, gemm_int8
-from duologue.kernels.rows import quantize_rows, rmsnorm_quantize_rows, rope_rotate
-from duologue.models.pack import layer_weights, packed_weight
+from duologue.kernels.gemm import Epilogue, PackedWeight, gemm_int8
+from duologue.kernels.rows import (
+    quantize_rows,
+    rmsnorm_add_rows,
+    rmsnorm_quantize_rows,
+    rmsnorm_rows,
+    rope_rotate,
+)
+from duologue.models.pack import MLP_EPILOGUES, layer_weights, packed_weight
 from duologue.models.packed_model import PackedModel
 from duologue.models.reference import attend
 from duologue.models.rope import rope_tables
@@ -26,34 +32,50 @@ def float_attention_logits(model: PackedModel, ids: Sequence[int], *, chunk_toke
     spec, arrays, n = model.spec, model.arrays, len(ids)
     embedding = packed_weight(arrays, "embedding", spec.vocab_size, spec.hidden_size)
     x = _unpacked_rows(embedding.codes, np.asarray(ids)) * embedding.scale[np.asarray(ids), None]
-    x = np.ascontiguousarray(x[:, : spec.hidden_size], dtype=np.float32)
+    x = np.ascontiguousarray(x[:, : spec.hidden_size], dtype=np.float32) * np.float32(spec.embedding_scale)
     stored: list[tuple[Floats, Floats]] = []  # [kv_heads, n, head_dim]
     for i, layer in enumerate(spec.layers):
         maps, own = layer_weights(arrays, spec, i), f"layers.{i}."
-        columns = gemm_int8(
-            *rmsnorm_quantize_rows(x, arrays[own + "attention_norm"], spec.norm_eps), maps["qkv"]
-        )
+        inputs = rmsnorm_quantize_rows(x, arrays[own + "attention_norm"], spec.norm_eps)
+        columns = gemm_int8(*inputs, maps["qkv"], limit=layer.qkv_clamp)
         heads = columns.reshape(n, -1, layer.head_dim)
-        tables = rope_tables(layer.rope_base, layer.head_dim, n)
-        q = rope_rotate(heads[:, : layer.heads], *tables).swapaxes(0, 1)
+        q = _turned(model, i, "q_norm", heads[:, : layer.heads])
         if layer.kv_owner is None:
             k, v = np.split(heads[:, layer.heads :], 2, axis=1)
-            stored.append((rope_rotate(k, *tables).swapaxes(0, 1), v.swapaxes(0, 1)))
+            stored.append((_turned(model, i, "k_norm", k), v.swapaxes(0, 1)))
         else:
             stored.append(stored[layer.kv_owner])
-        attended = attend(q, *stored[i], layer)
-        gemm_int8(*quantize_rows(attended), maps["output"], Epilogue.ADD, out=x)
+        sinks = arrays[own + "sinks"][: layer.heads] if layer.sinks else None
+        attended = attend(q, *stored[i], layer, sinks)
+        x = _added(model, x, attended, maps["output"], own + "attention_post_norm")
         inputs = rmsnorm_quantize_rows(x, arrays[own + "mlp_norm"], spec.norm_eps)
-        hidden = gemm_int8(*inputs, maps["gate_up"], Epilogue.GATED_SILU)
-        gemm_int8(*quantize_rows(hidden), maps["down"], Epilogue.ADD, out=x)
-    head = (
-        packed_weight(arrays, "head", spec.vocab_size, spec.hidden_size)
-        if "head.codes" in arrays
-        else embedding
-    )
+        hidden = gemm_int8(*inputs, maps["gate_up"], MLP_EPILOGUES[layer.mlp], limit=layer.mlp_clamp)
+        x = _added(model, x, hidden, maps["down"], own + "mlp_post_norm")
+    untied = "head.codes" in arrays
+    head = packed_weight(arrays, "head", spec.vocab_size, spec.hidden_size) if untied else embedding
+    cap = spec.logit_softcap
     for begin in range(0, n, chunk_tokens):
-        rows = x[begin : begin + chunk_tokens]
-        yield gemm_int8(*rmsnorm_quantize_rows(rows, arrays["final_norm"], spec.norm_eps), head)
+        rows = rmsnorm_quantize_rows(x[begin : begin + chunk_tokens], arrays["final_norm"], spec.norm_eps)
+        yield gemm_int8(*rows, head, Epilogue.SOFTCAP if cap else Epilogue.STORE, limit=cap)
+
+
+def _turned(model: PackedModel, i: int, norm: str, x: Floats) -> Floats:
+    """x [n, heads, head_dim] after its norm, if there is one, and RoPE -> [heads, n, head_dim]."""
+    layer, weight = model.spec.layers[i], model.arrays.get(f"layers.{i}.{norm}")
+    if weight is not None:
+        x = rmsnorm_rows(x.reshape(-1, layer.head_dim), weight, model.spec.norm_eps).reshape(x.shape)
+    tables = rope_tables(layer.rope_base, layer.head_dim, len(x), layer.rope_factor)
+    by_head: Floats = rope_rotate(x, *tables).swapaxes(0, 1)
+    return by_head
+
+
+def _added(model: PackedModel, x: Floats, inputs: Floats, weight: PackedWeight, norm: str) -> Floats:
+    """x [n, hidden] and the product of the quantised inputs with a map, which may have a norm of its own."""
+    post_norm = model.arrays.get(norm)
+    if post_norm is None:
+        gemm_int8(*quantize_rows(inputs), weight, Epilogue.ADD, out=x)
+        return x
+    return rmsnorm_add_rows(x, gemm_int8(*quantize_rows(inputs), weight), post_norm, model.spec.norm_eps)
 
 
 def _unpacked_rows(codes: npt.NDArray[np.int8], rows: npt.NDArray[np.integer]) -> npt.NDArray[np.int8]:

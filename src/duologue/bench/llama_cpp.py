@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import subprocess
 from dataclasses import dataclass, replace
@@ -55,6 +56,27 @@ DECODE_SHORT = Workload("decode_short", decode_tokens=128)
 DECODE_4096 = Workload("decode_4096", decode_tokens=128, depth_tokens=4096)
 STREAMS_32_512 = Workload("streams_32_512", decode_tokens=32, depth_tokens=512, streams=32)
 WORKLOADS = (PREFILL_512, PREFILL_4096, DECODE_SHORT, DECODE_4096, STREAMS_32_512)
+_NAMED = re.compile(r"(?:prefill|decode|streams_(?P<streams>\d+))_(?P<tokens>\d+)")
+
+
+def workload_named(name: str) -> Workload:
+    """One of `WORKLOADS`, or any size of their kinds: prefill_8192, decode_8192, streams_16_8192. Raises ValueError."""
+    for workload in WORKLOADS:
+        if workload.name == name:
+            return workload
+    match = _NAMED.fullmatch(name)
+    if (
+        match is None
+        or not 1 <= int(match["tokens"]) <= 1 << 20
+        or not 1 <= int(match["streams"] or 1) <= 1024
+    ):
+        known = ", ".join(workload.name for workload in WORKLOADS)
+        raise ValueError(f"{name!r} is none of {known}, nor another prefill_N, decode_N or streams_S_N")
+    tokens = int(match["tokens"])
+    if name.startswith("prefill"):
+        return Workload(name, prefill_tokens=tokens)
+    streams = int(match["streams"] or 1)
+    return Workload(name, decode_tokens=32 if streams > 1 else 128, depth_tokens=tokens, streams=streams)
 
 
 FlashAttention = Literal["on", "off", "best"]

@@ -29,7 +29,7 @@ from duologue.errors import InvalidRequestError
 from duologue.kernels import PAGE_TOKENS
 from duologue.models.checkpoint import Checkpoint
 from duologue.models.packed_model import PackedModel
-from duologue.models.reference import reference_hidden
+from duologue.models.reference import head_logits, reference_hidden
 
 WINDOW_TOKENS = 1024
 """The text is read in pieces of this length, each from position 0."""
@@ -170,6 +170,7 @@ class LogitReader:
             model.native(),
             vocab_size=model.spec.vocab_size,
             page_count=self._pages,
+            local_page_count=self._pages,
             threads=threads or default_threads(),
             isa=isa,
         )
@@ -270,7 +271,7 @@ def _measure_window(reader: LogitReader, ids: Sequence[int], reference: Checkpoi
         ours = _log_softmax(logits)
         nats -= _sum_at(ours, targets)
         if reference is not None and hidden is not None:
-            theirs = _log_softmax(hidden[begin:end] @ _head(reference).T)
+            theirs = _log_softmax(head_logits(reference.spec, reference.weights, hidden[begin:end]))
             reference_nats -= _sum_at(theirs, targets)
             agreeing += int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
             np.subtract(theirs, ours, out=ours)
@@ -303,7 +304,7 @@ def measure_greedy(
         ids = template.encode_chat(reader.tokenizer, [{"role": "user", "content": prompt}])
         reply = reader.greedy(ids, REPLY_TOKENS)
         hidden = reference_hidden(reference.spec, reference.weights, [*ids, *reply[:-1]])[-len(reply) :]
-        replies.append(_judge(prompt, reply, hidden @ _head(reference).T))
+        replies.append(_judge(prompt, reply, head_logits(reference.spec, reference.weights, hidden)))
     return replies
 
 
@@ -313,11 +314,6 @@ def _judge(prompt: str, reply: Sequence[int], logits: Floats) -> GreedyReply:
         if row.argmax() != token:
             return GreedyReply(prompt, len(reply), i, float(row.max() - row[token]))
     return GreedyReply(prompt, len(reply), len(reply), None)
-
-
-def _head(checkpoint: Checkpoint) -> Floats:
-    head: Floats = checkpoint.weights.get("head", checkpoint.weights["embedding"])
-    return head
 
 
 def _log_softmax(logits: Floats) -> Floats:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from duologue.errors import CapacityError
 
-# What the local share is sized for: dialogues of this many windows, each with the windows of its last turn and its sparse
-# checkpoints. A longer dialogue has more global pages for the same windows and then runs out of global pages first.
+# What the local share is sized for: dialogues of this many windows, each with the windows of its last turn. Sparse checkpoints
+# take what is left over and are the first to go. A longer dialogue has more global pages for the same windows and then runs out
+# of them first.
 _DIALOGUE_WINDOWS = 8
-_SPARSE_CHECKPOINTS = 1
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class KvGeometry:
             return cls(page_tokens, pages, global_page_bytes)
         window_pages = -(-window_tokens // page_tokens)
         dialogue_global = _DIALOGUE_WINDOWS * window_pages
-        dialogue_local = (1 + _SPARSE_CHECKPOINTS) * window_pages + 3
+        dialogue_local = window_pages + 3
         dialogue_bytes = dialogue_global * global_page_bytes + dialogue_local * local_page_bytes
         least_local = _window_pages(window_tokens + step_tokens, page_tokens)
         local_pages = max(least_local, budget_bytes * dialogue_local // dialogue_bytes)

@@ -12,6 +12,7 @@ import click
 from duologue.cli.bench_cache import cache
 from duologue.cli.bench_dialogues import dialogues
 from duologue.cli.bench_lookup import lookup
+from duologue.cli.bench_residency import context, residency
 from duologue.models.registry import DEFAULT_MODEL
 
 
@@ -23,6 +24,8 @@ def bench() -> None:
 bench.add_command(dialogues)
 bench.add_command(cache)
 bench.add_command(lookup)
+bench.add_command(residency)
+bench.add_command(context)
 
 
 @bench.command()
@@ -68,7 +71,12 @@ def _labelled_path(text: str) -> tuple[str, Path]:
 @click.option("--threads", type=click.IntRange(1), help="All cores unless given.")
 @click.option("--repetitions", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Turns with peers.")
-@click.option("--workload", "names", multiple=True, help="Only this one; may be repeated.")
+@click.option(
+    "--workload",
+    "names",
+    multiple=True,
+    help="Only this one, also prefill_N, decode_N or streams_S_N; may be repeated.",
+)
 @click.option(
     "--peer",
     "peers",
@@ -92,16 +100,16 @@ def engine(
     """Prefill and decode of MODEL, at several depths and batch sizes."""
     from duologue.bench.engine import bench_engine
     from duologue.bench.kernels import Effort, measure_peaks
-    from duologue.bench.llama_cpp import WORKLOADS, LlamaCpp, default_peers_dir
+    from duologue.bench.llama_cpp import WORKLOADS, LlamaCpp, default_peers_dir, workload_named
     from duologue.cli.bench_report import engine_dict, print_engine_table
     from duologue.engine.load import require_isa
     from duologue.engine.threads import default_threads
 
     require_isa()
-    known = {workload.name: workload for workload in WORKLOADS}
-    for name in names:
-        if name not in known:
-            raise click.BadParameter(f"'{name}' is none of {', '.join(known)}", param_hint="--workload")
+    try:
+        workloads = [workload_named(name) for name in names] or list(WORKLOADS)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--workload") from error
     threads = threads or default_threads()
     peer = LlamaCpp(default_peers_dir()) if peers else None
     # Measured before and after, and the higher reading counts: the clock of a shared machine drifts, and a
@@ -116,7 +124,7 @@ def engine(
             threads=threads,
             repetitions=repetitions,
             rounds=rounds,
-            workloads=[known[name] for name in names or known],
+            workloads=workloads,
             peer=peer,
             peer_models=dict(peers),
             on_progress=say,

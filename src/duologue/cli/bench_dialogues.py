@@ -79,7 +79,7 @@ def dialogues(
     from duologue.bench.dialogues import LoadSpec, play
 
     if plot is not None:
-        from duologue.bench.dialogue_plot import check_plot
+        from duologue.bench.plot import check_plot
 
         check_plot(plot)  # before minutes of measuring
     load = LoadSpec(in_flight, rate, ignore_eos, warm, model, extra)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,8 @@ def print_engine_table(results: Sequence[Comparison], labels: Sequence[str], pea
             _percent(_share(ours.operations_per_s, int8_peak)),
             *(text for speed in peers for text in (f"{speed:,.1f}", f"{ours.tokens_per_s / speed:.2f}x")),
         )
-    console = Console()
+    # A file or pipe has no width, and rich would then drop columns behind the 80th.
+    console = Console(width=None if sys.stdout.isatty() else _FILE_COLUMNS)
     if peaks:
         console.print(
             f"{peaks[0].isa}, {peaks[0].threads} threads; this machine's peaks in the same run: "
@@ -108,6 +110,9 @@ def print_engine_table(results: Sequence[Comparison], labels: Sequence[str], pea
             highlight=False,
         )
     console.print(table)
+
+
+_FILE_COLUMNS = 200
 
 
 def _best(peaks: Sequence[Peaks]) -> tuple[float | None, float | None]:

@@ -25,6 +25,7 @@ _COMMANDS = {
         "bench",
         "Measure kernels, the engine, dialogues over HTTP and the cache.",
     ),
+    "models": ("duologue.cli.models", "models", "Tell what models cost."),
     "eval": ("duologue.cli.evaluate", "evaluate", "Measure a model's quality."),
 }
 

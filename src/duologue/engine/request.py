@@ -34,14 +34,14 @@ class PageTables(Protocol):
 
 
 class FixedPages:
-    """Global pages chosen by hand, for benchmarks and tests that run without a cache."""
+    """Pages chosen by hand, the same numbers in both pools, for benchmarks and tests that run without a cache."""
 
     def __init__(self, pages: npt.NDArray[np.int32]) -> None:
         self.pages = pages
 
     def copy_table(self, kind: int, out: npt.NDArray[np.int32]) -> None:
         """Pages behind the last one are 0: they are another sequence's columns and are not read."""
-        known = self.pages[: len(out)] if kind == 0 else self.pages[:0]
+        known = self.pages[: len(out)]
         out[: len(known)] = known
         out[len(known) :] = 0
 

@@ -60,6 +60,8 @@ def attend(
     group: int,
     first_position: int,
     window: int = 0,
+    softcap: float = 0.0,
+    sinks: npt.ArrayLike | None = None,
     row_block: int | None = None,
     isa: str = "",
     out: Floats | None = None,
@@ -67,9 +69,10 @@ def attend(
     """softmax(q . K) . V of one sequence, for B KV heads at once: q [B, rows, D] int8 -> out [B, rows, D].
 
     Row r belongs to the token at position first_position + r // group; it sees the keys up to its own
-    position, or the last `window` of them. `q_scale` [B, rows] includes the softmax scale; `block_offsets`
-    [B] are the heads' places in a page. The result does not depend on `row_block`, the rows given to one
-    kernel call. Releases the GIL.
+    position, or the last `window` of them. A `softcap` c > 0 makes scores c * tanh(score / c); `sinks`
+    [B, group] are logits that only add to the softmax's denominator. `q_scale` [B, rows] includes the
+    softmax scale; `block_offsets` [B] are the heads' places in a page. The result does not depend on
+    `row_block`, the rows given to one kernel call. Releases the GIL.
 
     Raises ValueError when shapes, page ids or block places do not fit.
     """
@@ -82,9 +85,11 @@ def attend(
         out = np.empty(codes.shape, dtype=np.float32)
     offsets = np.ascontiguousarray(block_offsets, dtype=np.int64)
     scale = as_floats(q_scale, 2, "q_scale")
+    sink_logits = as_floats(np.empty((0, 0)) if sinks is None else sinks, 2, "sinks")
     _native.attention(
-        pool, _page_ids(pages), offsets, codes, scale, group, first_position, window, row_block, out, isa
-    )
+        pool, _page_ids(pages), offsets, codes, scale, group, first_position, window, softcap, sink_logits,
+        row_block, out, isa,
+    )  # fmt: skip
     return out
 
 

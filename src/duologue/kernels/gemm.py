@@ -35,6 +35,16 @@ class Epilogue(enum.IntEnum):
     """out += y, the residual stream"""
     GATED_SILU = 2
     """out = silu(gate) * up, the weight being a gated pair"""
+    GATED_GELU = 3
+    """the same with GELU in its tanh form"""
+    RELU2 = 4
+    """out = max(y, 0)^2"""
+    SOFTCAP = 5
+    """out = limit * tanh(y / limit)"""
+
+    @property
+    def gated(self) -> bool:
+        return self in (Epilogue.GATED_SILU, Epilogue.GATED_GELU)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +97,7 @@ def pack_weight(
     """Pack int8 codes [N, K] with one scale (and bias) per row.
 
     With `gated`, the first half of the rows is a gate and the second its up projection; they are interleaved
-    in runs of 16 columns for `Epilogue.GATED_SILU`. Raises ValueError for K over `MAX_DEPTH`, a code of -128,
+    in runs of 16 columns for the gated epilogues. Raises ValueError for K over `MAX_DEPTH`, a code of -128,
     an odd gated pair, a scale that is not finite, or shapes that do not fit.
     """
     codes = np.ascontiguousarray(_as_codes(codes, "codes"))
@@ -142,19 +152,23 @@ def gemm_int8(
     out: Floats | None = None,
     rows: tuple[int, int] | None = None,
     columns: tuple[int, int] | None = None,
+    limit: float = 0.0,
     isa: str = "",
 ) -> Floats:
     """a [M, K] int8 codes times packed weights -> fp32 [M, N] (N/2 for a gated pair), on the calling thread.
 
-    y = (acc * a_scale[m]) * w_scale[n] (+ bias[n]), acc exact. `out` is written in place and returned; it is
+    y = (acc * a_scale[m]) * w_scale[n] (+ bias[n]), acc exact; `limit` > 0 then keeps it within [-limit, limit], but for
+    `Epilogue.ADD`, which has none, and `Epilogue.SOFTCAP`, which needs one. `out` is written in place and returned; it is
     required for `Epilogue.ADD` and when only `rows` or packed `columns` (multiples of 16, of 32 for a gated
     pair) are computed; the rest of it stays as it was. Raises ValueError when dtypes, shapes or ranges do not
     fit.
     """
     codes = _padded_activations(a, packed.k)
     m = codes.shape[0]
-    if (epilogue == Epilogue.GATED_SILU) != packed.gated:
-        raise ValueError("Epilogue.GATED_SILU goes with a weight packed as a gated pair, and only with one")
+    if Epilogue(epilogue).gated != packed.gated:
+        raise ValueError("a gated epilogue goes with a weight packed as a gated pair, and only with one")
+    if limit < 0 or (limit > 0 and epilogue == Epilogue.ADD) or (limit == 0 and epilogue == Epilogue.SOFTCAP):
+        raise ValueError(f"limit {limit} does not go with {Epilogue(epilogue).name}")
     if out is None:
         if epilogue == Epilogue.ADD or rows is not None or columns is not None:
             raise ValueError("out is required with Epilogue.ADD and with ranges of rows or columns")
@@ -163,7 +177,7 @@ def gemm_int8(
     scale = as_floats(a_scale, 1, "a_scale")
     if out.dtype != np.float32 or out.shape != (m, packed.n_out) or not out.flags.c_contiguous:
         raise ValueError(f"out must be a C-contiguous float32 array of shape {(m, packed.n_out)}")
-    _native.gemm_int8(codes, scale, packed, int(epilogue), out, row_range, column_range, isa)
+    _native.gemm_int8(codes, scale, packed, int(epilogue), out, row_range, column_range, limit, isa)
     return out
 
 

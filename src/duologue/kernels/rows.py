@@ -63,14 +63,32 @@ def rmsnorm_rows(x: npt.ArrayLike, weight: npt.ArrayLike, eps: float, *, isa: st
     return out
 
 
+def rmsnorm_add_rows(
+    x: npt.ArrayLike, added: npt.ArrayLike, weight: npt.ArrayLike, eps: float, *, isa: str = ""
+) -> Floats:
+    """x + rmsnorm(added) * weight: x and added [M, K], weight [K] -> [M, K]."""
+    out: Floats = as_floats(x, 2, "x").copy()
+    _native.rmsnorm_add_rows(as_floats(added, 2, "added"), as_floats(weight, 1, "weight"), eps, out, isa)
+    return out
+
+
 def silu_mul(gate: npt.ArrayLike, up: npt.ArrayLike, *, isa: str = "") -> Floats:
     """silu(gate) * up, any shape."""
+    return _gate_mul(gate, up, False, isa)
+
+
+def gelu_mul(gate: npt.ArrayLike, up: npt.ArrayLike, *, isa: str = "") -> Floats:
+    """gelu(gate) * up, any shape, GELU in its tanh form."""
+    return _gate_mul(gate, up, True, isa)
+
+
+def _gate_mul(gate: npt.ArrayLike, up: npt.ArrayLike, gelu: bool, isa: str) -> Floats:
     gate = np.ascontiguousarray(gate, dtype=np.float32)
     up = as_floats(up, gate.ndim, "up")
     if up.shape != gate.shape:
         raise ValueError(f"gate {gate.shape} and up {up.shape} must have one shape")
     out = np.empty(gate.size, dtype=np.float32)
-    _native.silu_mul(gate.reshape(-1), up.reshape(-1), out, isa)
+    _native.gate_mul(gate.reshape(-1), up.reshape(-1), out, gelu, isa)
     return out.reshape(gate.shape)
 
 

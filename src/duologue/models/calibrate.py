@@ -16,6 +16,9 @@ This is SmoothQuant's rule (Xiao et al., 2022, arXiv 2211.10438) with means in p
 larger than any other: they move so much scale into that channel's weights that all other weights of the row lose their digits.
 Tokens count relative to the norm of what their product is added to for the same reason.
 
+Where post-norms forbid 1, scale is moved at the inputs of q, k, v, gate and up by the same rule, out of the norms before them. No
+scale crosses a clamp. A model that was trained in int8 (`native_int8`) is left as it is.
+
 Then every map's weights, but the embedding's, are put on their int8 grid so that each makes up for the rounding errors of
 others: see `compensate`.
 
@@ -36,12 +39,26 @@ import numpy.typing as npt
 from duologue.kernels import PAGE_TOKENS
 from duologue.kernels.attention import attend, kv_block_bytes, store_kv
 from duologue.kernels.gemm import Epilogue, PackedWeight, gemm_f32, gemm_int8
-from duologue.kernels.rows import Codes, quantize_rows, rmsnorm_quantize_rows, rmsnorm_rows, rope_rotate
+from duologue.kernels.rows import (
+    Codes,
+    quantize_rows,
+    rmsnorm_add_rows,
+    rmsnorm_quantize_rows,
+    rmsnorm_rows,
+    rope_rotate,
+)
 from duologue.models.checkpoint import Weights
 from duologue.models.compensate import compensation, gram_matrix, round_compensated
-from duologue.models.pack import quantize_and_pack
+from duologue.models.pack import MLP_EPILOGUES, quantize_and_pack
+from duologue.models.rewrite import (
+    balancing_scale,
+    column_squares,
+    move_scale,
+    present,
+    rotate_model,
+    rotates_stream,
+)
 from duologue.models.rope import rope_tables
-from duologue.models.rotation import rotate, rotate_rows
 from duologue.models.spec import LayerSpec, ModelSpec
 
 WINDOW_TOKENS = 1024
@@ -69,56 +86,22 @@ def calibrate(
     """Weights of the same function that quantise well; `weights` itself is not changed.
 
     `token_ids` [n] is the calibration text. `rounded` puts the weights on their int8 grid; without it the rewrites alone are
-    done. `on_layer` is told how many layers are done. Returns every canonical weight, and always a `head`. Equal input gives
-    equal bits on every machine, whatever its threads. Raises ValueError naming the tensor when an activation or a weight is not
-    finite.
+    done. `on_layer` is told how many layers are done. Returns every canonical weight, and a `head` also for a tied one when the
+    stream is rotated. Equal input gives equal bits on every machine, whatever its threads. Raises ValueError naming the tensor
+    when an activation or a weight is not finite.
     """
+    if spec.native_int8:
+        return dict(weights)
     rotated = rotate_model(spec, weights)
     pieces = [token_ids[i : i + WINDOW_TOKENS] for i in range(0, len(token_ids), WINDOW_TOKENS)]
-    streams = [_embedded(rotated["embedding"], piece, spec.context_tokens) for piece in pieces]
+    streams = [_embedded(spec, rotated["embedding"], piece) for piece in pieces]
     caches: list[dict[int, npt.NDArray[np.uint8]]] = [{} for _ in streams]
     for i, layer in enumerate(spec.layers):
         _calibrate_layer(spec, rotated, i, layer, streams, caches, rounded)
         on_layer(i + 1)
-    if rounded:
+    if rounded and "head" in rotated:
         _compensate(rotated, ["head"], _gram(_normed(spec, rotated["final_norm"], streams, "head")))
     return rotated
-
-
-def rotate_model(spec: ModelSpec, weights: Weights) -> Weights:
-    """The same function in a rotated residual stream, norms folded, each head's values rotated."""
-    out: Weights = {}
-    head = weights["embedding"] if spec.tied_head else weights["head"]
-    out["embedding"] = _float(rotate(weights["embedding"]))
-    out["head"] = _float(rotate(head * weights["final_norm"].astype(np.float64)))
-    out["final_norm"] = np.ones(spec.hidden_size, dtype=np.float32)
-    for i, layer in enumerate(spec.layers):
-        own = f"layers.{i}."
-        for norm, names in (("attention_norm", ("q", "k", "v")), ("mlp_norm", ("gate", "up"))):
-            scale = weights[own + norm].astype(np.float64)
-            for name in names:
-                if own + name in weights:  # a layer that shares KV has no k and v
-                    out[own + name] = _float(rotate(weights[own + name] * scale))
-            out[own + norm] = np.ones(spec.hidden_size, dtype=np.float32)
-        if layer.kv_owner is None:
-            # Values rotated within each head by the same matrix that the output projection undoes.
-            heads = out[own + "v"].reshape(layer.kv_heads, layer.head_dim, -1)
-            out[own + "v"] = _float(np.stack([rotate_rows(head) for head in heads])).reshape(
-                out[own + "v"].shape
-            )
-        output = rotate_rows(weights[own + "output"]).reshape(spec.hidden_size, layer.heads, layer.head_dim)
-        out[own + "output"] = _float(rotate(output)).reshape(spec.hidden_size, -1)
-        out[own + "down"] = _float(rotate_rows(weights[own + "down"]))
-    return out
-
-
-def balancing_scale(squares: Doubles, other_squares: Doubles) -> Floats:
-    """sqrt(rms / other rms) of each channel, from mean squares [K]: divide the first side by it and multiply the other.
-
-    A common factor of all channels would change no code, so there is none. Square roots are exact on every machine.
-    """
-    ratio = np.maximum(squares, _SMALLEST_SQUARE) / np.maximum(other_squares, _SMALLEST_SQUARE)
-    return _float(np.sqrt(np.sqrt(ratio)))
 
 
 def _calibrate_layer(
@@ -132,65 +115,93 @@ def _calibrate_layer(
 ) -> None:
     """Rewrites the layer in `weights` and advances every stream [n, hidden] through it, in place."""
     own = f"layers.{i}."
-    qkv = [own + name for name in ("q", "k", "v") if own + name in weights]
-    gate_up = [own + "gate", own + "up"]
+    qkv, gate_up = present(weights, own, ("q", "k", "v")), present(weights, own, ("gate", "up"))
 
+    if not rotates_stream(spec):
+        _move_norm_scale(spec, weights, own + "attention_norm", qkv, streams)
     inputs = _normed(spec, weights[own + "attention_norm"], streams, own + "qkv")
     gram = _gram(inputs)
-    if layer.kv_owner is None and not any(other.kv_owner == i for other in spec.layers):
-        _balance_queries_and_keys(weights, own, layer, gram)
+    if (
+        layer.kv_owner is None
+        and not any(other.kv_owner == i for other in spec.layers)
+        and not layer.qkv_clamp
+    ):
+        _balance_queries_and_keys(spec, weights, own, layer, inputs, gram)
     if rounded:
         _compensate(weights, qkv, gram)
-    projected = _products(inputs, quantize_and_pack(own + "qkv", [weights[name] for name in qkv]))
-    attended = _map(lambda columns, cache: _attention(i, layer, columns, cache), projected, caches)
+    packed = quantize_and_pack(own + "qkv", [weights[name] for name in qkv])
+    projected = _products(inputs, packed, limit=layer.qkv_clamp)
+    attended = _map(lambda columns, cache: _attention(spec, weights, i, columns, cache), projected, caches)
 
     inputs = _map(lambda x: quantize_rows(x, name=own + "output"), attended)
     if rounded:
         _compensate(weights, [own + "output"], _gram(inputs))
-    _add_products(streams, inputs, quantize_and_pack(own + "output", [weights[own + "output"]]))
+    _add_products(spec, weights, own + "output", inputs, streams, weights.get(own + "attention_post_norm"))
 
+    if not rotates_stream(spec):
+        _move_norm_scale(spec, weights, own + "mlp_norm", gate_up, streams)
     inputs = _normed(spec, weights[own + "mlp_norm"], streams, own + "gate_up")
     if rounded:
         _compensate(weights, gate_up, _gram(inputs))
-    packed = quantize_and_pack(own + "gate_up", [weights[name] for name in gate_up], gated=True)
-    hidden = _products(inputs, packed, Epilogue.GATED_SILU)
+    packed = quantize_and_pack(own + "gate_up", [weights[name] for name in gate_up], gated=layer.mlp.gated)
+    hidden = _products(inputs, packed, MLP_EPILOGUES[layer.mlp], limit=layer.mlp_clamp)
 
-    s = _down_scale(hidden, streams, weights[own + "down"])
-    weights[own + "up"] = weights[own + "up"] / s[:, None]
-    weights[own + "down"] = weights[own + "down"] * s
-    inputs = _map(lambda h: quantize_rows(h / s, name=own + "down"), hidden)
+    if not layer.mlp_clamp:
+        s = _down_scale(hidden, None if layer.post_norms else streams, weights[own + "down"])
+        up_scale: Floats = s if layer.mlp.gated else np.sqrt(s)  # squared ReLU squares it
+        weights[own + "up"] = weights[own + "up"] / up_scale[:, None]
+        weights[own + "down"] = weights[own + "down"] * s
+        hidden = [h / s for h in hidden]
+    inputs = _map(lambda h: quantize_rows(h, name=own + "down"), hidden)
     if rounded:
         _compensate(weights, [own + "down"], _gram(inputs))
-    _add_products(streams, inputs, quantize_and_pack(own + "down", [weights[own + "down"]]))
+    _add_products(spec, weights, own + "down", inputs, streams, weights.get(own + "mlp_post_norm"))
 
 
-def _down_scale(hidden: list[Floats], streams: list[Floats], down: Floats) -> Floats:
-    """What to divide each input of the down projection by, from inputs [n, K], the residual stream [n, N] before, and weights.
+def _move_norm_scale(
+    spec: ModelSpec, weights: Weights, norm: str, maps: list[str], streams: list[Floats]
+) -> None:
+    rows = sum(len(x) for x in streams)
+    of_pieces = _map(lambda x: column_squares(rmsnorm_rows(x, weights[norm], spec.norm_eps)), streams)
+    move_scale(weights, norm, maps, np.add.reduce(of_pieces, axis=0) / rows)
+
+
+def _down_scale(hidden: list[Floats], streams: list[Floats] | None, down: Floats) -> Floats:
+    """What to divide each input of the down projection by, from inputs [n, K], the residual stream [n, N] before (None where the
+    product is normalised before it is added), and weights.
 
     Inputs count relative to the stream that their product leads to, and large ones count more: fourth powers. The first token
     is why: its stream grows to many times the others' and shrinks again where one input cancels it, and what that input's
     scale leaves of the others is all that remains.
     """
     rows = np.concatenate([h[::_DOWN_STEP] for h in hidden])
-    after = np.concatenate([x[::_DOWN_STEP] for x in streams]) + gemm_f32(rows, down, threads=_THREADS)
-    token_squares = _column_squares(np.ascontiguousarray(after.T))  # [n]
+    after = gemm_f32(rows, down, threads=_THREADS)
+    if streams is not None:
+        after += np.concatenate([x[::_DOWN_STEP] for x in streams])
+    token_squares = column_squares(np.ascontiguousarray(after.T))  # [n]
     relative = rows.astype(np.float64) / np.sqrt(np.maximum(token_squares, _SMALLEST_SQUARE))[:, None]
     fourth_powers = np.add.reduce(np.square(np.square(relative)), axis=0) / len(rows)
-    return balancing_scale(np.sqrt(fourth_powers), _column_squares(down))
+    return balancing_scale(np.sqrt(fourth_powers), column_squares(down))
 
 
-def _column_squares(x: Floats) -> Doubles:
-    """Sum of squares of each column; numpy adds rows in order."""
-    return np.asarray(np.add.reduce(np.square(x.astype(np.float64)), axis=0))
+def _balance_queries_and_keys(
+    spec: ModelSpec, weights: Weights, own: str, layer: LayerSpec, inputs: list[Quantized], gram: Floats
+) -> None:
+    """Scales rows of q and k in `weights`, or the weights of their norms, in place; `gram` [hidden, hidden] is that of the inputs.
 
-
-def _balance_queries_and_keys(weights: Weights, own: str, layer: LayerSpec, gram: Floats) -> None:
-    """Scales rows of q and k in `weights`, in place; `gram` [hidden, hidden] is that of their inputs.
-
-    Not done where other layers read these keys: their queries would have to follow.
+    Not done where other layers read these keys: their queries would have to follow. Nor across a clamp.
     """
     heads, kv_heads, half = layer.heads, layer.kv_heads, layer.head_dim // 2
     # RoPE keeps the norm of a pair (channels c and c + half), so squares before it serve.
+    if layer.qk_norm:
+        q, k = (
+            _normed_squares(spec, weights, own + name, layer.head_dim, inputs).reshape(2, half).sum(axis=0)
+            for name in ("q", "k")
+        )
+        balance = np.tile(balancing_scale(k / kv_heads, q / heads), 2)  # [head_dim]
+        weights[own + "q_norm"] = weights[own + "q_norm"] * balance
+        weights[own + "k_norm"] = weights[own + "k_norm"] / balance
+        return
     q = _product_squares(weights[own + "q"], gram).reshape(kv_heads, -1, 2, half).sum(axis=(1, 2))
     k = _product_squares(weights[own + "k"], gram).reshape(kv_heads, 2, half).sum(axis=1)
     t = balancing_scale(k, q / (heads // kv_heads))[:, None, None, :]  # [kv_heads, 1, 1, half]
@@ -200,6 +211,19 @@ def _balance_queries_and_keys(weights: Weights, own: str, layer: LayerSpec, gram
     weights[own + "k"] = weights[own + "k"] * k_factor[:, None]
 
 
+def _normed_squares(
+    spec: ModelSpec, weights: Weights, name: str, head_dim: int, inputs: list[Quantized]
+) -> Doubles:
+    """Sum of squares [head_dim] of all heads of one projection after their norm."""
+    packed = quantize_and_pack(name, [weights[name]])
+    norm = weights[name + "_norm"]
+    of_pieces = _map(
+        lambda rows: column_squares(rmsnorm_rows(rows.reshape(-1, head_dim), norm, spec.norm_eps)),
+        _products(inputs, packed),
+    )
+    return np.asarray(np.add.reduce(of_pieces, axis=0))
+
+
 def _product_squares(w: Floats, gram: Floats) -> Doubles:
     """Sum of squares of each of the products of w [N, K] with the inputs of a Gram matrix: w G w^T, row by row."""
     # Columns first: numpy adds along the first axis in order.
@@ -207,17 +231,27 @@ def _product_squares(w: Floats, gram: Floats) -> Doubles:
     return np.asarray(np.add.reduce(np.ascontiguousarray(terms), axis=0))
 
 
-def _attention(i: int, layer: LayerSpec, qkv: Floats, cache: dict[int, npt.NDArray[np.uint8]]) -> Floats:
+def _attention(
+    spec: ModelSpec, weights: Weights, i: int, qkv: Floats, cache: dict[int, npt.NDArray[np.uint8]]
+) -> Floats:
     """Attention of one piece from position 0: qkv [n, columns] -> [n, heads * head_dim]. `cache` holds owners' pages."""
+    layer, own = spec.layers[i], f"layers.{i}."
     n, heads, kv_heads, dim = len(qkv), layer.heads, layer.kv_heads, layer.head_dim
     group = heads // kv_heads
-    cos, sin = rope_tables(layer.rope_base, dim, n)
-    q = rope_rotate(qkv[:, : heads * dim].reshape(n, heads, dim), cos, sin)
+    cos, sin = rope_tables(layer.rope_base, dim, n, layer.rope_factor)
+
+    def turned(columns: Floats, name: str) -> Floats:
+        x = columns.reshape(n, -1, dim)
+        if layer.qk_norm:
+            x = rmsnorm_rows(x.reshape(-1, dim), weights[own + name], spec.norm_eps).reshape(x.shape)
+        return rope_rotate(x, cos, sin)
+
+    q = turned(qkv[:, : heads * dim], "q_norm")
     pages = np.arange(-(-n // PAGE_TOKENS), dtype=np.int32)
     block = kv_block_bytes(dim)
     if layer.kv_owner is None:
-        k, v = np.split(qkv[:, heads * dim :], 2, axis=1)
-        k, v = rope_rotate(k.reshape(n, kv_heads, dim), cos, sin), v.reshape(n, kv_heads, dim)
+        keys, values = np.split(qkv[:, heads * dim :], 2, axis=1)
+        k, v = turned(keys, "k_norm"), values.reshape(n, kv_heads, dim)
         cache[i] = np.zeros((len(pages), kv_heads * block), dtype=np.uint8)
         for h in range(kv_heads):
             store_kv(cache[i], pages, h * block, 0, k[:, h], v[:, h])
@@ -230,10 +264,12 @@ def _attention(i: int, layer: LayerSpec, qkv: Floats, cache: dict[int, npt.NDArr
         pages,
         [h * block for h in range(kv_heads)],
         codes.reshape(kv_heads, n * group, dim),
-        (scale * np.float32(dim**-0.5)).reshape(kv_heads, n * group),
+        (scale * np.float32(layer.score_scale)).reshape(kv_heads, n * group),
         group=group,
         first_position=0,
         window=layer.window,
+        softcap=layer.attention_softcap,
+        sinks=weights[own + "sinks"].reshape(kv_heads, group) if layer.sinks else None,
     )
     return np.ascontiguousarray(out.reshape(kv_heads, n, group, dim).transpose(1, 0, 2, 3)).reshape(
         n, heads * dim
@@ -245,13 +281,26 @@ def _normed(spec: ModelSpec, norm: Floats, streams: list[Floats], name: str) -> 
 
 
 def _products(
-    inputs: list[Quantized], packed: PackedWeight, epilogue: Epilogue = Epilogue.STORE
+    inputs: list[Quantized], packed: PackedWeight, epilogue: Epilogue = Epilogue.STORE, *, limit: float = 0.0
 ) -> list[Floats]:
-    return _map(lambda x: gemm_int8(x[0], x[1], packed, epilogue), inputs)
+    return _map(lambda x: gemm_int8(x[0], x[1], packed, epilogue, limit=limit), inputs)
 
 
-def _add_products(streams: list[Floats], inputs: list[Quantized], packed: PackedWeight) -> None:
-    _map(lambda x, stream: gemm_int8(x[0], x[1], packed, Epilogue.ADD, out=stream), inputs, streams)
+def _add_products(
+    spec: ModelSpec,
+    weights: Weights,
+    name: str,
+    inputs: list[Quantized],
+    streams: list[Floats],
+    post_norm: Floats | None,
+) -> None:
+    """Adds the products to the streams, in place."""
+    packed = quantize_and_pack(name, [weights[name]])
+    if post_norm is None:
+        _map(lambda x, stream: gemm_int8(x[0], x[1], packed, Epilogue.ADD, out=stream), inputs, streams)
+        return
+    added = _products(inputs, packed)
+    streams[:] = _map(lambda x, y: rmsnorm_add_rows(x, y, post_norm, spec.norm_eps), streams, added)
 
 
 def _gram(inputs: list[Quantized]) -> Floats:
@@ -288,11 +337,8 @@ def _map(function: Callable[..., T], *pieces: Iterable[Any]) -> list[T]:
         return list(pool.map(function, *pieces))
 
 
-def _embedded(embedding: Floats, token_ids: npt.NDArray[np.int32], context_tokens: int) -> Floats:
+def _embedded(spec: ModelSpec, embedding: Floats, token_ids: npt.NDArray[np.int32]) -> Floats:
     """The residual stream [n, hidden] as the executor begins it: from int8 rows."""
-    codes, scale = quantize_rows(embedding[token_ids[:context_tokens]], name="embedding")
-    return codes.astype(np.float32) * scale[:, None]
-
-
-def _float(x: npt.NDArray[np.float64]) -> Floats:
-    return np.ascontiguousarray(x, dtype=np.float32)
+    codes, scale = quantize_rows(embedding[token_ids[: spec.context_tokens]], name="embedding")
+    stream: Floats = codes.astype(np.float32) * scale[:, None] * np.float32(spec.embedding_scale)
+    return stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,3 +101,8 @@ def collect_weights(
         if not np.isfinite(weights[name]).all():
             raise ModelLoadError(f"tensor {source_names[name]} holds a NaN or an infinity")
     return weights
+
+
+def parameter_count(spec: ModelSpec) -> int:
+    """Weights of a model of this spec, a tied head counted once."""
+    return sum(math.prod(shape) for shape in weight_shapes(spec).values())

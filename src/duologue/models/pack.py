@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from duologue.errors import UnsupportedModelError
-from duologue.kernels.gemm import PackedWeight, pack_weight
+from duologue.kernels.gemm import Epilogue, PackedWeight, pack_weight
 from duologue.kernels.rows import quantize_rows
 from duologue.models.checkpoint import Weights
 from duologue.models.rope import rope_kinds, rope_tables
-from duologue.models.spec import LayerSpec, ModelSpec
+from duologue.models.spec import LayerSpec, Mlp, ModelSpec
 
 CALIBRATION_VERSION = 4
 """Raised when `calibrate` would give other weights for the same checkpoint and text."""
@@ -33,6 +33,15 @@ TOKENIZER_VERSION = 2
 
 Arrays = dict[str, npt.NDArray[Any]]
 
+MLP_EPILOGUES = {
+    Mlp.GATED_SILU: Epilogue.GATED_SILU,
+    Mlp.GATED_GELU: Epilogue.GATED_GELU,
+    Mlp.RELU2: Epilogue.RELU2,
+}
+"""What the product of a layer's `gate_up` ends in."""
+
+_SINK_UNIT = 16  # arrays are multiples of 64 bytes
+
 
 def pack_model(spec: ModelSpec, weights: Weights) -> Arrays:
     """Quantises and packs every weight. A `head` among the weights of a tied model is packed on its own.
@@ -45,16 +54,21 @@ def pack_model(spec: ModelSpec, weights: Weights) -> Arrays:
         _put(arrays, "head", [weights["head"]])
     # An even number of positions keeps every array a multiple of 64 bytes.
     positions = spec.context_tokens + spec.context_tokens % 2
-    for n, (base, head_dim) in enumerate(rope_kinds(spec)):
-        arrays[f"rope.{n}.cos"], arrays[f"rope.{n}.sin"] = rope_tables(base, head_dim, positions)
+    for n, (base, factor, head_dim) in enumerate(rope_kinds(spec)):
+        arrays[f"rope.{n}.cos"], arrays[f"rope.{n}.sin"] = rope_tables(base, head_dim, positions, factor)
     for i, layer in enumerate(spec.layers):
         own = f"layers.{i}."
-        arrays[own + "attention_norm"] = weights[own + "attention_norm"]
-        arrays[own + "mlp_norm"] = weights[own + "mlp_norm"]
+        arrays |= {
+            own + name: weights[own + name] for name in ("attention_norm", "mlp_norm", *optional_norms(layer))
+        }
+        if layer.sinks:
+            sinks = weights[own + "sinks"]
+            arrays[own + "sinks"] = np.pad(sinks, (0, -len(sinks) % _SINK_UNIT))
         qkv = ("q", "k", "v") if layer.kv_owner is None else ("q",)
         _put(arrays, own + "qkv", [weights[own + name] for name in qkv])
         _put(arrays, own + "output", [weights[own + "output"]])
-        _put(arrays, own + "gate_up", [weights[own + "gate"], weights[own + "up"]], gated=True)
+        gate_up = ("gate", "up") if layer.mlp.gated else ("up",)
+        _put(arrays, own + "gate_up", [weights[own + name] for name in gate_up], gated=layer.mlp.gated)
         _put(arrays, own + "down", [weights[own + "down"]])
     return arrays
 
@@ -100,6 +114,14 @@ def packed_weight(
     )
 
 
+def optional_norms(layer: LayerSpec) -> list[str]:
+    """The norms that a layer has beyond the two in front of attention and MLP."""
+    names = ["attention_post_norm", "mlp_post_norm"] if layer.post_norms else []
+    if layer.qk_norm:
+        names += ["q_norm"] if layer.kv_owner is not None else ["q_norm", "k_norm"]
+    return names
+
+
 def layer_weights(
     arrays: Mapping[str, npt.NDArray[Any]], spec: ModelSpec, index: int
 ) -> dict[str, PackedWeight]:
@@ -111,6 +133,12 @@ def layer_weights(
     return {
         "qkv": packed_weight(arrays, own + "qkv", query + kv, spec.hidden_size),
         "output": packed_weight(arrays, own + "output", spec.hidden_size, query),
-        "gate_up": packed_weight(arrays, own + "gate_up", 2 * layer.mlp_size, spec.hidden_size, gated=True),
+        "gate_up": packed_weight(
+            arrays,
+            own + "gate_up",
+            (2 if layer.mlp.gated else 1) * layer.mlp_size,
+            spec.hidden_size,
+            gated=layer.mlp.gated,
+        ),
         "down": packed_weight(arrays, own + "down", spec.hidden_size, layer.mlp_size),
     }

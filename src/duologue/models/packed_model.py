@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import numpy.typing as npt
 
 from duologue.kernels import _native
-from duologue.models.pack import layer_weights, packed_weight
-from duologue.models.rope import rope_kinds
+from duologue.models.pack import MLP_EPILOGUES, layer_weights, optional_norms, packed_weight
+from duologue.models.rope import rope_kind, rope_kinds
 from duologue.models.spec import ModelSpec
 
 
@@ -44,11 +43,13 @@ class PackedModel:
             embedding=packed_weight(arrays, "embedding", vocab, hidden),
             head=packed_weight(arrays, "head" if "head.codes" in arrays else "embedding", vocab, hidden),
             final_norm=arrays["final_norm"],
+            embedding_scale=spec.embedding_scale,
+            logit_softcap=spec.logit_softcap,
         )
         kinds = rope_kinds(spec)
         for i, layer in enumerate(spec.layers):
-            rope = kinds.index((layer.rope_base, layer.head_dim))
-            packed = layer_weights(arrays, spec, i)
+            rope = kinds.index(rope_kind(layer))
+            packed, own = layer_weights(arrays, spec, i), f"layers.{i}."
             model.add_layer(
                 layer.heads,
                 layer.kv_heads,
@@ -56,15 +57,21 @@ class PackedModel:
                 layer.window,
                 i if layer.kv_owner is None else layer.kv_owner,
                 spec.norm_eps,
-                1.0 / math.sqrt(layer.head_dim),
+                layer.score_scale,
                 arrays[f"rope.{rope}.cos"],
                 arrays[f"rope.{rope}.sin"],
-                arrays[f"layers.{i}.attention_norm"],
-                arrays[f"layers.{i}.mlp_norm"],
+                arrays[own + "attention_norm"],
+                arrays[own + "mlp_norm"],
                 packed["qkv"],
                 packed["output"],
                 packed["gate_up"],
                 packed["down"],
+                mlp=int(MLP_EPILOGUES[layer.mlp]),
+                attention_softcap=layer.attention_softcap,
+                qkv_clamp=layer.qkv_clamp,
+                mlp_clamp=layer.mlp_clamp,
+                sinks=arrays[own + "sinks"][: layer.heads] if layer.sinks else None,
+                **{name: arrays[own + name] for name in optional_norms(layer)},
             )
         model.finish()
         return model

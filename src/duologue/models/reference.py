@@ -1,19 +1,20 @@
 """A model's forward pass in float32 with numpy and BLAS: what int8 is measured against.
 
-It follows the spec (windows, shared KV) like the executor, but quantises nothing, and its sums are in
-whatever order BLAS chooses, so it is compared within a tolerance.
+It follows every field of the spec like the executor, but quantises nothing, and its sums are in whatever order BLAS chooses, so it
+is compared within a tolerance.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from duologue.models.checkpoint import Weights
-from duologue.models.rope import rope_kinds, rope_tables
-from duologue.models.spec import LayerSpec, ModelSpec
+from duologue.models.rope import rope_kind, rope_kinds, rope_tables
+from duologue.models.spec import LayerSpec, Mlp, ModelSpec
 
 Floats = npt.NDArray[np.float32]
 _QUERY_BLOCK = 256  # scores of one block of rows at a time: [heads, 256, keys]
@@ -24,9 +25,7 @@ def reference_logits(
 ) -> Floats:
     """Logits [n, vocab] of n tokens that start at position 0. Raises ValueError for ids outside the
     vocabulary."""
-    head = weights.get("head", weights["embedding"])
-    logits: Floats = reference_hidden(spec, weights, token_ids) @ head.T
-    return logits
+    return head_logits(spec, weights, reference_hidden(spec, weights, token_ids))
 
 
 def reference_hidden(
@@ -36,27 +35,51 @@ def reference_hidden(
     ids = np.asarray(token_ids, dtype=np.int64)
     if ids.ndim != 1 or ids.size == 0 or ids.min() < 0 or ids.max() >= spec.vocab_size:
         raise ValueError(f"token ids must be a non-empty list of ids below {spec.vocab_size}")
-    tables = {kind: rope_tables(*kind, len(ids)) for kind in rope_kinds(spec)}
-    x = weights["embedding"][ids]  # [n, hidden]
-    stored: list[tuple[Floats, Floats]] = []
+    tables = {
+        (base, factor, dim): rope_tables(base, dim, len(ids), factor)
+        for base, factor, dim in rope_kinds(spec)
+    }
+    eps = spec.norm_eps
+    x: Floats = weights["embedding"][ids] * np.float32(spec.embedding_scale)  # [n, hidden]
+    stored: list[tuple[Floats, Floats]] = []  # k and v of each layer, [kv_heads, n, D]
     for i, layer in enumerate(spec.layers):
-        own = f"layers.{i}."
-        cos, sin = tables[layer.rope_base, layer.head_dim]
-        h = rmsnorm(x, weights[own + "attention_norm"], spec.norm_eps)
-        q = rotate(_heads(h @ weights[own + "q"].T, layer.heads), cos, sin)
+        own = _layer_weights(weights, i)
+        turns = tables[rope_kind(layer)]
+        h = rmsnorm(x, own["attention_norm"], eps)
+        q = _projected(h, own["q"], layer.heads, layer.qkv_clamp)
         if layer.kv_owner is None:
-            k = rotate(_heads(h @ weights[own + "k"].T, layer.kv_heads), cos, sin)
-            stored.append((k, _heads(h @ weights[own + "v"].T, layer.kv_heads)))
+            k = _projected(h, own["k"], layer.kv_heads, layer.qkv_clamp)
+            v = _projected(h, own["v"], layer.kv_heads, layer.qkv_clamp)
+            stored.append((rotate(rmsnorm(k, own["k_norm"], eps) if layer.qk_norm else k, *turns), v))
         else:
             stored.append(stored[layer.kv_owner])
-        x = x + attend(q, *stored[i], layer) @ weights[own + "output"].T
-        h = rmsnorm(x, weights[own + "mlp_norm"], spec.norm_eps)
-        x = x + (silu(h @ weights[own + "gate"].T) * (h @ weights[own + "up"].T)) @ weights[own + "down"].T
-    return rmsnorm(x, weights["final_norm"], spec.norm_eps)
+        q = rotate(rmsnorm(q, own["q_norm"], eps) if layer.qk_norm else q, *turns)
+        added = attend(q, *stored[i], layer, own.get("sinks")) @ own["output"].T
+        x = x + (rmsnorm(added, own["attention_post_norm"], eps) if layer.post_norms else added)
+        added = mlp(rmsnorm(x, own["mlp_norm"], eps), own, layer)
+        x = x + (rmsnorm(added, own["mlp_post_norm"], eps) if layer.post_norms else added)
+    return rmsnorm(x, weights["final_norm"], eps)
+
+
+def head_logits(spec: ModelSpec, weights: Weights, hidden: Floats) -> Floats:
+    """Logits [n, vocab] of rows of `reference_hidden`."""
+    return softcap(hidden @ weights.get("head", weights["embedding"]).T, spec.logit_softcap)
+
+
+def mlp(h: Floats, weights: Weights, layer: LayerSpec) -> Floats:
+    """The MLP of one layer, `weights` named without the layer: h [n, hidden] -> [n, hidden]."""
+    up = clamp(h @ weights["up"].T, layer.mlp_clamp)
+    if layer.mlp is Mlp.RELU2:
+        active: Floats = np.square(np.maximum(up, np.float32(0)))
+    else:
+        gate = clamp(h @ weights["gate"].T, layer.mlp_clamp)
+        active = (silu(gate) if layer.mlp is Mlp.GATED_SILU else gelu_tanh(gate)) * up
+    out: Floats = active @ weights["down"].T
+    return out
 
 
 def rmsnorm(x: Floats, weight: Floats, eps: float) -> Floats:
-    """x [n, hidden], weight [hidden]."""
+    """Over the last axis: x [..., size], weight [size]."""
     normed: Floats = x / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True) + np.float32(eps)) * weight
     return normed
 
@@ -67,19 +90,39 @@ def silu(x: Floats) -> Floats:
     return gated
 
 
+def gelu_tanh(x: Floats) -> Floats:
+    """GELU in its tanh form: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
+    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
+    gated: Floats = np.float32(0.5) * x * (np.float32(1.0) + np.tanh(inner))
+    return gated
+
+
+def clamp(x: Floats, bound: float) -> Floats:
+    """x within [-bound, bound]; a bound of 0 is none."""
+    clamped: Floats = np.clip(x, np.float32(-bound), np.float32(bound)) if bound else x
+    return clamped
+
+
+def softcap(x: Floats, cap: float) -> Floats:
+    """cap * tanh(x / cap); a cap of 0 is none."""
+    capped: Floats = np.float32(cap) * np.tanh(x / np.float32(cap)) if cap else x
+    return capped
+
+
 def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
     """RoPE by halves: x [heads, n, D]; cos, sin [n, D/2]."""
     a, b = np.split(x, 2, axis=-1)
     return np.concatenate((a * cos - b * sin, b * cos + a * sin), axis=-1)
 
 
-def attend(q: Floats, k: Floats, v: Floats, layer: LayerSpec) -> Floats:
+def attend(q: Floats, k: Floats, v: Floats, layer: LayerSpec, sinks: Floats | None = None) -> Floats:
     """Causal attention, within the layer's window: q [heads, n, D], k and v [kv_heads, n, D] -> [n, heads *
-    D]."""
+    D]. The softmax of a head also runs over its sink, a logit [heads], whose share goes to nothing."""
     heads, n, dim = q.shape
     group = heads // layer.kv_heads
     out = np.empty((n, heads, dim), dtype=np.float32)
     positions = np.arange(n)
+    scale = np.float32(layer.score_scale)
     for begin in range(0, n, _QUERY_BLOCK):
         rows = positions[begin : begin + _QUERY_BLOCK, None]  # [rows, 1]
         first = max(0, begin - layer.window + 1) if layer.window else 0
@@ -89,14 +132,24 @@ def attend(q: Floats, k: Floats, v: Floats, layer: LayerSpec) -> Floats:
             visible &= keys > rows - layer.window
         span = slice(first, begin + _QUERY_BLOCK)
         for h in range(heads):
-            scores = q[h, begin : begin + _QUERY_BLOCK] @ k[h // group, span].T / np.float32(np.sqrt(dim))
-            scores = np.where(visible, scores, np.float32(-np.inf))
-            scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            scores /= scores.sum(axis=-1, keepdims=True)
-            out[begin : begin + _QUERY_BLOCK, h] = scores @ v[h // group, span]
+            scores = q[h, begin : begin + _QUERY_BLOCK] @ k[h // group, span].T * scale
+            scores = np.where(visible, softcap(scores, layer.attention_softcap), np.float32(-np.inf))
+            top = scores.max(axis=-1, keepdims=True)
+            if sinks is not None:
+                top = np.maximum(top, sinks[h])
+            scores = np.exp(scores - top)
+            total = scores.sum(axis=-1, keepdims=True)
+            if sinks is not None:
+                total = total + np.exp(sinks[h] - top)
+            out[begin : begin + _QUERY_BLOCK, h] = scores / total @ v[h // group, span]
     return out.reshape(n, heads * dim)
 
 
-def _heads(x: Floats, heads: int) -> Floats:
-    by_head: Floats = x.reshape(len(x), heads, -1).swapaxes(0, 1)  # [n, heads * D] -> [heads, n, D]
-    return by_head
+def _layer_weights(weights: Weights, index: int) -> Weights:
+    prefix = f"layers.{index}."
+    return {name.removeprefix(prefix): values for name, values in weights.items() if name.startswith(prefix)}
+
+
+def _projected(h: Floats, weight: Floats, heads: int, bound: float) -> Floats:
+    by_head: Floats = clamp(h @ weight.T, bound).reshape(len(h), heads, -1).swapaxes(0, 1)
+    return by_head  # [n, heads * D] -> [heads, n, D]

@@ -13,7 +13,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 import numpy.typing as npt
 
-from duologue.models.spec import ModelSpec
+from duologue.models.spec import LayerSpec, ModelSpec
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -24,22 +24,26 @@ _SIN = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(9)]
 _COS = [(-1.0) ** n / math.factorial(2 * n) for n in range(10)]
 
 
-def rope_tables(base: float, head_dim: int, positions: int) -> tuple[Floats, Floats]:
-    """cos and sin, each [positions, head_dim / 2]: position p turns pair i by p * base^(-2i / head_dim)."""
+def rope_tables(base: float, head_dim: int, positions: int, factor: float = 1.0) -> tuple[Floats, Floats]:
+    """cos and sin, each [positions, head_dim / 2]: position p turns pair i by p / factor * base^(-2i / head_dim)."""
     frequency = _frequencies(base, head_dim)  # [D/2]
     cos = np.empty((positions, len(frequency)), dtype=np.float32)
     sin = np.empty_like(cos)
     for begin in range(0, positions, _ROWS):
         rows = slice(begin, min(begin + _ROWS, positions))
-        position = np.arange(rows.start, rows.stop, dtype=np.float64)
+        position = np.arange(rows.start, rows.stop, dtype=np.float64) / factor
         cos[rows], sin[rows] = cos_sin(position[:, None] * frequency)
     return cos, sin
 
 
-def rope_kinds(spec: ModelSpec) -> list[tuple[float, int]]:
-    """The distinct (base, head_dim) of a model, in order of first use; layers share the tables of one
-    kind."""
-    return list(dict.fromkeys((layer.rope_base, layer.head_dim) for layer in spec.layers))
+def rope_kind(layer: LayerSpec) -> tuple[float, float, int]:
+    """(base, factor, head_dim): what a layer's tables are made from."""
+    return layer.rope_base, layer.rope_factor, layer.head_dim
+
+
+def rope_kinds(spec: ModelSpec) -> list[tuple[float, float, int]]:
+    """The distinct kinds of a model, in order of first use; layers share the tables of one kind."""
+    return list(dict.fromkeys(map(rope_kind, spec.layers)))
 
 
 def _frequencies(base: float, head_dim: int) -> Doubles:

@@ -64,7 +64,7 @@ register_url_convertor("anything", _AnythingConvertor())
 class Service:
     """One engine served over HTTP: the application and the handles that its runner needs."""
 
-    app: Starlette
+    app: ASGIApp
     flights: Flights
     metrics: Metrics
     cache: TenantCache
@@ -101,7 +101,22 @@ def create_service(engine: Engine, tenants: Tenants, max_body_bytes: int = MAX_B
     handlers = {HTTPException: _on_http_exception, Exception: _on_exception}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return Service(app, flights, metrics, cache)
+    return Service(_Interruptible(app, flights), flights, metrics, cache)
+
+
+class _Interruptible:
+    """Ends quietly what is still waiting for its client when the drain's time is up, a half-sent body for example."""
+
+    def __init__(self, app: ASGIApp, flights: Flights) -> None:
+        self._app = app
+        self._flights = flights
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._flights.draining:
+                raise
 
 
 class _Models:

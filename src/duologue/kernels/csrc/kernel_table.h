@@ -13,10 +13,17 @@ namespace duologue {
 enum class Epilogue : int32_t {
     kStore = 0,     // out[m, n] = y
     kAdd = 1,       // out[m, n] += y (residual stream)
-    kGatedSilu = 2  // out[m, n/2] = silu(gate) * up, columns interleaved in runs of 16 (see PackedWeight)
+    kGatedSilu = 2, // out[m, n/2] = silu(gate) * up, columns interleaved in runs of 16 (see PackedWeight)
+    kGatedGelu = 3, // the same with GELU in its tanh form
+    kRelu2 = 4,     // out[m, n] = max(y, 0)^2
+    kSoftcap = 5    // out[m, n] = limit * tanh(y / limit)
 };
+inline constexpr int32_t kEpilogues = 6;
 
-// y[m, n] = (float(acc[m, n]) * a_scale[m]) * w.scale[n] (+ bias[n]), acc exact int32.
+DUOLOGUE_INLINE constexpr bool is_gated(Epilogue epilogue) { return epilogue == Epilogue::kGatedSilu || epilogue == Epilogue::kGatedGelu; }
+
+// y[m, n] = (float(acc[m, n]) * a_scale[m]) * w.scale[n] (+ bias[n]), acc exact int32. A `limit` > 0 keeps y within [-limit, limit]
+// before it goes into out (kStore), an activation or a gated pair; kAdd has none.
 struct GemmArgs {
     const int8_t* a;       // [M, a_stride] signed codes; the first k_padded bytes of each row are readable, zero past k
     int64_t a_stride;      // bytes
@@ -26,6 +33,7 @@ struct GemmArgs {
     float* out;            // [M, out_stride]
     int64_t out_stride;    // floats; columns beyond w->n are never written
     int32_t* acc_out;      // when not null: raw accumulators [M, n_padded] instead of out (tests)
+    float limit = 0.0f;
     bool rows_ready = false;  // the scratch still holds these rows, one block of them, from the call before
 };
 
@@ -43,6 +51,7 @@ struct AttentionArgs {
     int64_t page_bytes;
     int64_t block_offset;    // of this (owner layer, KV head) inside a page
     const int32_t* pages;    // page ids of the sequence, by position / kPageTokens
+    float softcap = 0.0f;    // > 0: scores s become softcap * tanh(s / softcap)
     const uint8_t* next_block = nullptr;  // KV block that the calling thread reads next, fetched during the call's last tile
 
     // The KV block of `position`'s page.
@@ -56,6 +65,16 @@ struct AttentionState {
     float* out;    // [rows, head_dim]
 };
 
+// The state of rows that see one key of score sinks[r % group] without a value: a sink, merged after all splits.
+DUOLOGUE_INLINE void fill_sinks(const AttentionState& state, const float* sinks, int64_t group, int64_t rows, int64_t head_dim) {
+    constexpr float kLog2E = 1.44269504f;  // scores are in base 2
+    for (int64_t r = 0; r < rows; ++r) {
+        state.max[r] = sinks[r % group] * kLog2E;
+        state.sum[r] = 1.0f;
+    }
+    for (int64_t i = 0; i < rows * head_dim; ++i) state.out[i] = 0.0f;
+}
+
 struct KernelTable {
     const char* name;
 
@@ -67,15 +86,19 @@ struct KernelTable {
     // out[m, :] = rmsnorm(x[m, :]) * weight
     void (*rmsnorm_rows)(const float* x, int64_t x_stride, int64_t rows, int64_t k, const float* weight, float eps, float* out,
                          int64_t out_stride);
-    // out = silu(gate) * up, elementwise
+    // x[m, :] += rmsnorm(from[m, :]) * weight
+    void (*rmsnorm_add_rows)(const float* from, int64_t from_stride, int64_t rows, int64_t k, const float* weight, float eps, float* x,
+                             int64_t x_stride);
+    // out = silu(gate) * up, elementwise; gelu_mul in tanh form
     void (*silu_mul)(const float* gate, const float* up, int64_t count, float* out);
+    void (*gelu_mul)(const float* gate, const float* up, int64_t count, float* out);
     void (*exp_array)(const float* x, int64_t count, float* out);
 
     // Rows that gemm prepares in scratch and works on at a time, when it is given `rows`: units of this size waste nothing.
     int64_t (*gemm_block_rows)(int64_t rows, int64_t k);
     // Bytes of scratch one gemm call over `rows` rows may use.
     int64_t (*gemm_scratch_bytes)(int64_t rows, int64_t k);
-    // Rows [m_begin, m_end), columns [n_begin, n_end) with n_begin a multiple of 16 (32 for kGatedSilu) and n_end too or == n_padded.
+    // Rows [m_begin, m_end), columns [n_begin, n_end) with n_begin a multiple of 16 (32 for a gated pair) and n_end too or == n_padded.
     void (*gemm)(const GemmArgs& args, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end, void* scratch);
     // fp32 y = a W^T with one fixed order per output: ascending k, multiply then add, not fused. Calibration only.
     void (*gemm_f32)(const float* a, int64_t a_stride, const float* w, int64_t w_stride, int64_t m_begin, int64_t m_end,

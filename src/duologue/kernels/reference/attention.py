@@ -2,7 +2,7 @@
 
 Per row and key tile of PAGE_TOKENS keys, in base 2:
 
-    s = (float(q . k) * (q_scale * log2 e)) * k_scale
+    s = (float(q . k) * (q_scale * log2 e)) * k_scale;  with a cap c, s = c' tanh(s / c') with c' = c log2 e
     m' = max(m, max s);  alpha = 2^(m - m');  p = 2^(s - m')
     sum = sum * alpha + sum of p (16 lanes over groups of 16 keys, then the fixed tree)
     w = p * v_scale;  codes = round(w * (127 / amax)) in 0..127, one amax per P_SCALE_TOKENS keys
@@ -10,7 +10,7 @@ Per row and key tile of PAGE_TOKENS keys, in base 2:
 
 P . V is integer, so that prefill at long context is not bound by fp32; the price is P's rounding, half a code
 of the largest weight in the tile. Splits of SPLIT_TOKENS keys start afresh and are merged in ascending order.
-Keys that a row does not see take part in nothing.
+Keys that a row does not see take part in nothing. A sink is one more score, without a value, merged after all splits.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from duologue.kernels import PAGE_TOKENS, SPLIT_TOKENS
 from duologue.kernels.attention import P_SCALE_TOKENS
 from duologue.kernels.reference.rows import LANES, ZERO_AMAX, Codes, Floats, quantize_rows, reduce_add
+from duologue.kernels.reference.rows import softcap as capped
 
 LOG2_E = np.float32(1.44269504)
 _EXP2_POLYNOMIAL = (1.3264727e-3, 9.671513e-3, 5.5507336e-2, 2.4022242e-1, 6.93147e-1, 1.0)
@@ -46,17 +47,33 @@ def attend(
     group: int,
     first_position: int,
     window: int = 0,
+    softcap: float = 0.0,
+    sinks: Floats | None = None,
 ) -> Floats:
-    """q [rows, D] int8 over float keys and values [T, D] of one KV head, quantised here -> [rows, D]."""
+    """q [rows, D] int8 over float keys and values [T, D] of one KV head, quantised here -> [rows, D].
+
+    `sinks` [group] are the logits of the group's heads' sinks.
+    """
     k_codes, k_scale = quantize_rows(keys)
     v_codes, v_scale = quantize_rows(values)
     out = np.empty(q.shape, dtype=np.float32)
     for row in range(q.shape[0]):
         position = first_position + row // group
         first = max(position - window + 1, 0) if window else 0
-        out[row] = _attend_row(
-            q[row], q_scale[row] * LOG2_E, k_codes, k_scale, v_codes, v_scale, range(first, position + 1)
+        total = _attend_row(
+            q[row],
+            q_scale[row] * LOG2_E,
+            np.float32(softcap) * LOG2_E,
+            k_codes,
+            k_scale,
+            v_codes,
+            v_scale,
+            range(first, position + 1),
         )
+        if sinks is not None:
+            nothing = np.zeros(q.shape[1], dtype=np.float32)
+            total = _merge(total, (sinks[row % group] * LOG2_E, np.float32(1.0), nothing))
+        out[row] = np.divide(total[2], total[1], dtype=np.float32)
     return out
 
 
@@ -106,8 +123,15 @@ State = tuple[np.float32, np.float32, Floats]  # maximum, sum, out [D]
 
 
 def _attend_row(
-    q: Codes, scale: np.float32, k_codes: Codes, k_scale: Floats, v_codes: Codes, v_scale: Floats, seen: range
-) -> Floats:
+    q: Codes,
+    scale: np.float32,
+    cap: np.float32,
+    k_codes: Codes,
+    k_scale: Floats,
+    v_codes: Codes,
+    v_scale: Floats,
+    seen: range,
+) -> State:
     total: State | None = None
     for begin in range(seen.start // SPLIT_TOKENS * SPLIT_TOKENS, seen.stop, SPLIT_TOKENS):
         state: State = (np.float32(-np.inf), np.float32(0.0), np.zeros(q.shape[0], dtype=np.float32))
@@ -116,10 +140,12 @@ def _attend_row(
             if keys.start < keys.stop:
                 dot = k_codes[keys].astype(np.int32) @ q.astype(np.int32)
                 s = (dot.astype(np.float32) * scale) * k_scale[keys]
+                if cap > 0:
+                    s = capped(s, cap)
                 state = _add_tile(state, s, v_codes[keys], v_scale[keys], keys.start - tile)
         total = state if total is None else _merge(total, state)
     assert total is not None
-    return np.divide(total[2], total[1], dtype=np.float32)
+    return total
 
 
 def _add_tile(state: State, s: Floats, v_codes: Codes, v_scale: Floats, offset: int) -> State:

@@ -58,14 +58,46 @@ def exp_nonpositive(x: Floats) -> Floats:
     return np.where(x < np.float32(-87.3), np.float32(0.0), p * _pow2(n))
 
 
+def _times_sigmoid(x: Floats, z: Floats) -> Floats:
+    """x / (1 + exp(-z))."""
+    return np.asarray(x / (np.float32(1.0) + exp(np.float32(0.0) - z)))
+
+
 def silu(x: Floats) -> Floats:
     """x / (1 + exp(-x))."""
-    return np.asarray(x / (np.float32(1.0) + exp(np.float32(0.0) - x)))
+    return _times_sigmoid(x, x)
+
+
+def gelu(x: Floats) -> Floats:
+    """x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, by (1 + tanh(u)) / 2 = sigmoid(2u)."""
+    return _times_sigmoid(x, x * ((x * x) * np.float32(0.0713548163) + np.float32(1.59576912)))
+
+
+def softcap(x: Floats, cap: np.float32) -> Floats:
+    """cap * tanh(x / cap) = 2 cap sigmoid(2 x / cap) - cap."""
+    double = np.full_like(x, np.float32(2.0) * cap)
+    return _times_sigmoid(double, x * (np.float32(2.0) / cap)) - cap
+
+
+def clamp(x: Floats, limit: float) -> Floats:
+    """x within [-limit, limit]; 0 means no limit."""
+    return np.asarray(np.clip(x, -np.float32(limit), np.float32(limit))) if limit > 0 else x
+
+
+def relu2(x: Floats) -> Floats:
+    """max(x, 0)^2."""
+    positive = np.maximum(x, np.float32(0.0))
+    return np.asarray(positive * positive)
 
 
 def silu_mul(gate: Floats, up: Floats) -> Floats:
     """silu(gate) * up."""
     return silu(gate) * up
+
+
+def gelu_mul(gate: Floats, up: Floats) -> Floats:
+    """gelu(gate) * up."""
+    return gelu(gate) * up
 
 
 def reduce_add(lanes: Floats) -> Floats:

@@ -15,10 +15,15 @@ from duologue.kernels.reference.attention import attend
 from duologue.kernels.reference.rows import (
     Codes,
     Floats,
+    clamp,
+    gelu_mul,
     quantize_rows,
+    relu2,
     rmsnorm_quantize_rows,
+    rmsnorm_rows,
     rope_rotate,
     silu_mul,
+    softcap,
 )
 
 
@@ -36,7 +41,11 @@ class Linear:
 
 @dataclass(frozen=True)
 class Layer:
-    """Weights and shape of one decoder layer; `kv_owner` as in the layer spec (None: its own)."""
+    """Weights and shape of one decoder layer.
+
+    Fields as in the layer spec (`kv_owner` None: its own), a clamp or cap of 0 being none. With `gate`, the MLP is
+    `activation(gate, up)`; without, squared ReLU of `up`.
+    """
 
     heads: int
     kv_heads: int
@@ -49,9 +58,19 @@ class Layer:
     mlp_norm: Floats
     qkv: Linear
     output: Linear
-    gate: Linear
+    gate: Linear | None
     up: Linear
     down: Linear
+    gelu: bool = False
+    softmax_scale: float = 0.0  # 0: head_dim ** -0.5
+    attention_softcap: float = 0.0
+    qkv_clamp: float = 0.0
+    mlp_clamp: float = 0.0
+    attention_post_norm: Floats | None = None
+    mlp_post_norm: Floats | None = None
+    q_norm: Floats | None = None
+    k_norm: Floats | None = None
+    sinks: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -63,43 +82,73 @@ class Decoder:
     head: Linear
     final_norm: Floats
     layers: Sequence[Layer]
+    embedding_scale: float = 1.0
+    logit_softcap: float = 0.0
 
 
 def forward(model: Decoder, token_ids: npt.NDArray[np.int32]) -> Floats:
     """Logits [n, vocab] of tokens [n] at positions 0 .. n - 1."""
     n = len(token_ids)
     x = model.embedding.codes[token_ids].astype(np.float32) * model.embedding.scale[token_ids][:, None]
+    x = x * np.float32(model.embedding_scale)
     stored: list[
         tuple[Floats, Floats]
     ] = []  # keys after RoPE and values of each layer, [n, kv_heads, head_dim]
     for layer in model.layers:
-        qkv = layer.qkv(*rmsnorm_quantize_rows(x, layer.attention_norm, model.norm_eps))
+        eps = model.norm_eps
+        qkv = clamp(layer.qkv(*rmsnorm_quantize_rows(x, layer.attention_norm, eps)), layer.qkv_clamp)
         cos, sin = layer.rope_cos[:n], layer.rope_sin[:n]
         columns = layer.heads * layer.head_dim
-        q = rope_rotate(qkv[:, :columns].reshape(n, layer.heads, layer.head_dim), cos, sin)
+        q = _head_norm(qkv[:, :columns].reshape(n, layer.heads, layer.head_dim), layer.q_norm, eps)
+        q = rope_rotate(q, cos, sin)
         if layer.kv_owner is None:
             k, v = np.split(qkv[:, columns:], 2, axis=1)
-            k = rope_rotate(k.reshape(n, layer.kv_heads, layer.head_dim), cos, sin)
+            k = _head_norm(k.reshape(n, layer.kv_heads, layer.head_dim), layer.k_norm, eps)
+            k = rope_rotate(k, cos, sin)
             stored.append((k, v.reshape(n, layer.kv_heads, layer.head_dim)))
         else:
             stored.append(stored[layer.kv_owner])
         attended = _attention(layer, q, *stored[-1])
-        x = x + layer.output(*quantize_rows(attended))
-        a_codes, a_scale = rmsnorm_quantize_rows(x, layer.mlp_norm, model.norm_eps)
-        hidden = silu_mul(layer.gate(a_codes, a_scale), layer.up(a_codes, a_scale))
-        x = x + layer.down(*quantize_rows(hidden))
-    return model.head(*rmsnorm_quantize_rows(x, model.final_norm, model.norm_eps))
+        x = x + _post_norm(layer.output(*quantize_rows(attended)), layer.attention_post_norm, eps)
+        hidden = _mlp(layer, *rmsnorm_quantize_rows(x, layer.mlp_norm, eps))
+        x = x + _post_norm(layer.down(*quantize_rows(hidden)), layer.mlp_post_norm, eps)
+    logits = model.head(*rmsnorm_quantize_rows(x, model.final_norm, model.norm_eps))
+    return softcap(logits, np.float32(model.logit_softcap)) if model.logit_softcap > 0 else logits
+
+
+def _mlp(layer: Layer, codes: Codes, scale: Floats) -> Floats:
+    up = clamp(layer.up(codes, scale), layer.mlp_clamp)
+    if layer.gate is None:
+        return relu2(up)
+    return (gelu_mul if layer.gelu else silu_mul)(clamp(layer.gate(codes, scale), layer.mlp_clamp), up)
+
+
+def _post_norm(added: Floats, weight: Floats | None, eps: float) -> Floats:
+    return added if weight is None else rmsnorm_rows(added, weight, eps)
+
+
+def _head_norm(x: Floats, weight: Floats | None, eps: float) -> Floats:
+    """x [n, heads, D], every head by itself."""
+    return x if weight is None else rmsnorm_rows(x.reshape(-1, x.shape[2]), weight, eps).reshape(x.shape)
 
 
 def _attention(layer: Layer, q: Floats, k: Floats, v: Floats) -> Floats:
     n, group = len(q), layer.heads // layer.kv_heads
-    softmax_scale = np.float32(layer.head_dim**-0.5)
+    softmax_scale = np.float32(layer.softmax_scale or layer.head_dim**-0.5)
     out = np.empty((n, layer.heads, layer.head_dim), dtype=np.float32)
     for h in range(layer.kv_heads):
         of_head = slice(h * group, (h + 1) * group)
         codes, scale = quantize_rows(q[:, of_head].reshape(n * group, layer.head_dim))
         rows = attend(
-            codes, scale * softmax_scale, k[:, h], v[:, h], group=group, first_position=0, window=layer.window
+            codes,
+            scale * softmax_scale,
+            k[:, h],
+            v[:, h],
+            group=group,
+            first_position=0,
+            window=layer.window,
+            softcap=layer.attention_softcap,
+            sinks=None if layer.sinks is None else layer.sinks[of_head],
         )
         out[:, of_head] = rows.reshape(n, group, layer.head_dim)
     return out.reshape(n, layer.heads * layer.head_dim)

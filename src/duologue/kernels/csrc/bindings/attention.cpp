@@ -38,13 +38,15 @@ void kv_store(Array<uint8_t, 2> pool, Array<const int32_t, 1> pages, int64_t blo
 // Every split into a fresh partial state, merged in ascending order, rows cut into calls of row_block.
 void attention(Array<const uint8_t, 2> pool, Array<const int32_t, 1> pages, Array<const int64_t, 1> block_offsets,
                Array<const int8_t, 3> q, Array<const float, 2> q_scale, int64_t group, int64_t first_position, int64_t window,
-               int64_t row_block, Array<float, 3> out, const std::string& isa) {
+               float softcap, Array<const float, 2> sinks, int64_t row_block, Array<float, 3> out, const std::string& isa) {
     const int64_t blocks = q.shape(0), rows = q.shape(1), dim = q.shape(2), page_bytes = pool.shape(1);
     require(group > 0 && row_block > 0 && window >= 0 && first_position >= 0 && rows > 0, "group, row_block and rows start at 1, window and first_position at 0");
     require(row_block % group == 0 || row_block >= rows, "row_block must be a multiple of group");
     require(int64_t(block_offsets.shape(0)) == blocks && int64_t(q_scale.shape(0)) == blocks && int64_t(q_scale.shape(1)) == rows,
             "block_offsets must be [B] and q_scale [B, rows]");
     require(int64_t(out.shape(0)) == blocks && int64_t(out.shape(1)) == rows && int64_t(out.shape(2)) == dim, "out must be [B, rows, head_dim]");
+    const bool has_sinks = sinks.shape(0) != 0;
+    require(!has_sinks || (int64_t(sinks.shape(0)) == blocks && int64_t(sinks.shape(1)) == group), "sinks must be [B, group]");
     for (int64_t b = 0; b < blocks; ++b) check_block(dim, block_offsets.data()[b], page_bytes);
     check_pages(pages, pool.shape(0), first_position + (rows - 1) / group + 1);
 
@@ -74,7 +76,8 @@ void attention(Array<const uint8_t, 2> pool, Array<const int32_t, 1> pages, Arra
                                         pool.data(),
                                         page_bytes,
                                         block_offsets.data()[b],
-                                        pages.data()};
+                                        pages.data(),
+                                        softcap};
             const int64_t first_key = window > 0 && position - window + 1 > 0 ? position - window + 1 : 0;
             const int64_t first_split = first_key / kSplitTokens;
             const int64_t last_split = last / kSplitTokens;
@@ -85,6 +88,10 @@ void attention(Array<const uint8_t, 2> pool, Array<const int32_t, 1> pages, Arra
                     args.next_block = b + 1 < blocks ? args.block(first_key) + block_offsets.data()[b + 1] - args.block_offset : nullptr;
                 table.attention_split(args, split, split == first_split ? total : partial, scratch.data());
                 if (split > first_split) table.attention_merge(total, partial, count, dim);
+            }
+            if (has_sinks) {
+                fill_sinks(partial, sinks.data() + b * group, group, count, dim);
+                table.attention_merge(total, partial, count, dim);
             }
             table.attention_finish(total, count, dim, out.data() + (b * rows + row) * dim, dim);
         }
@@ -99,7 +106,7 @@ void register_attention(nb::module_& m) {
     m.def("kv_store", &kv_store, nb::arg("pool"), nb::arg("pages"), nb::arg("block_offset"), nb::arg("first_position"), nb::arg("keys"),
           nb::arg("values"), nb::arg("isa") = "");
     m.def("attention", &attention, nb::arg("pool"), nb::arg("pages"), nb::arg("block_offsets"), nb::arg("q"), nb::arg("q_scale"),
-          nb::arg("group"), nb::arg("first_position"), nb::arg("window"), nb::arg("row_block"), nb::arg("out"), nb::arg("isa") = "");
+          nb::arg("group"), nb::arg("first_position"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks"), nb::arg("row_block"), nb::arg("out"), nb::arg("isa") = "");
 }
 
 }  // namespace duologue

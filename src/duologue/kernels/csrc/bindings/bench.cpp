@@ -73,8 +73,8 @@ std::vector<double> time_gemm(Array<const int8_t, 2> a, Array<const float, 1> a_
                               int copies, int threads, int repeats, const std::string& isa) {
     const PackedWeight source = weight_of(packed);
     const auto kind = static_cast<Epilogue>(epilogue);
-    const int64_t rows = a.shape(0), n_out = kind == Epilogue::kGatedSilu ? source.n / 2 : source.n;
-    require(0 <= epilogue && epilogue <= 2 && copies >= 1 && threads >= 1 && int64_t(a.shape(1)) >= source.k_padded() &&
+    const int64_t rows = a.shape(0), n_out = is_gated(kind) ? source.n / 2 : source.n;
+    require(0 <= epilogue && epilogue < kEpilogues && copies >= 1 && threads >= 1 && int64_t(a.shape(1)) >= source.k_padded() &&
                 int64_t(a_scale.shape(0)) == rows && int64_t(out.shape(0)) == rows && int64_t(out.shape(1)) == n_out,
             "time_gemm: shapes, copies or threads do not fit");
     const KernelTable& table = kernels_named(isa);

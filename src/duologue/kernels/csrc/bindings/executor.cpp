@@ -33,6 +33,13 @@ struct Model {
         return array.data();
     }
 
+    // Null for None; `length` values otherwise.
+    const float* hold_optional(const std::optional<Floats>& array, int64_t length, const char* message) {
+        if (!array.has_value()) return nullptr;
+        require(int64_t(array->shape(0)) == length, message);
+        return hold(*array);
+    }
+
     PackedWeight weight(nb::handle packed) {
         return weight_of(packed, [this](const auto& array) { hold(array); });
     }
@@ -118,11 +125,14 @@ void register_executor(nb::module_& m) {
 
     nb::class_<Model>(m, "Model")
         .def("__init__",
-             [](Model* model, int64_t vocab, int64_t hidden, float norm_eps, nb::handle embedding, nb::handle head, Floats final_norm) {
+             [](Model* model, int64_t vocab, int64_t hidden, float norm_eps, nb::handle embedding, nb::handle head, Floats final_norm, float embedding_scale,
+                float logit_softcap) {
                  new (model) Model();
                  model->spec.vocab = vocab;
                  model->spec.hidden = hidden;
                  model->spec.norm_eps = norm_eps;
+                 model->spec.embedding_scale = embedding_scale;
+                 model->spec.logit_softcap = logit_softcap;
                  model->spec.embedding = model->weight(embedding);
                  model->spec.head = model->weight(head);
                  model->spec.final_norm = model->hold(final_norm);
@@ -130,10 +140,13 @@ void register_executor(nb::module_& m) {
                  require(model->spec.embedding.n == vocab && model->spec.embedding.k == hidden && model->spec.head.n == vocab && model->spec.head.k == hidden,
                          "embedding and head must be [vocab, hidden]");
              },
-             nb::arg("vocab"), nb::arg("hidden"), nb::arg("norm_eps"), nb::arg("embedding"), nb::arg("head"), nb::arg("final_norm"))
+             nb::arg("vocab"), nb::arg("hidden"), nb::arg("norm_eps"), nb::arg("embedding"), nb::arg("head"), nb::arg("final_norm"),
+             nb::arg("embedding_scale") = 1.0f, nb::arg("logit_softcap") = 0.0f)
         .def("add_layer",
              [](Model& model, int heads, int kv_heads, int head_dim, int window, int kv_owner, float norm_eps, float softmax_scale, Matrix rope_cos, Matrix rope_sin,
-                Floats attention_norm, Floats mlp_norm, nb::handle qkv, nb::handle output, nb::handle gate_up, nb::handle down) {
+                Floats attention_norm, Floats mlp_norm, nb::handle qkv, nb::handle output, nb::handle gate_up, nb::handle down, int mlp, float attention_softcap,
+                float qkv_clamp, float mlp_clamp, std::optional<Floats> attention_post_norm, std::optional<Floats> mlp_post_norm, std::optional<Floats> q_norm,
+                std::optional<Floats> k_norm, std::optional<Floats> sinks) {
                  require(!model.finished, "add_layer: the model is finished");
                  require(int64_t(rope_cos.shape(1)) == head_dim / 2 && rope_sin.shape(0) == rope_cos.shape(0) && rope_sin.shape(1) == rope_cos.shape(1),
                          "rope tables must be [positions, head_dim / 2]");
@@ -146,6 +159,15 @@ void register_executor(nb::module_& m) {
                  layer.kv_owner = kv_owner;
                  layer.norm_eps = norm_eps;
                  layer.softmax_scale = softmax_scale;
+                 layer.attention_softcap = attention_softcap;
+                 layer.qkv_clamp = qkv_clamp;
+                 layer.mlp_clamp = mlp_clamp;
+                 layer.mlp = static_cast<Epilogue>(mlp);
+                 layer.attention_post_norm = model.hold_optional(attention_post_norm, model.spec.hidden, "norm weights must be [hidden]");
+                 layer.mlp_post_norm = model.hold_optional(mlp_post_norm, model.spec.hidden, "norm weights must be [hidden]");
+                 layer.q_norm = model.hold_optional(q_norm, head_dim, "q_norm and k_norm must be [head_dim]");
+                 layer.k_norm = model.hold_optional(k_norm, head_dim, "q_norm and k_norm must be [head_dim]");
+                 layer.sinks = model.hold_optional(sinks, heads, "sinks must be [heads]");
                  layer.rope = {model.hold(rope_cos), model.hold(rope_sin), int64_t(rope_cos.shape(0))};
                  layer.attention_norm = model.hold(attention_norm);
                  layer.mlp_norm = model.hold(mlp_norm);
@@ -154,7 +176,12 @@ void register_executor(nb::module_& m) {
                  layer.gate_up = model.weight(gate_up);
                  layer.down = model.weight(down);
                  model.spec.layers.push_back(layer);
-             })
+             },
+             nb::arg("heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("window"), nb::arg("kv_owner"), nb::arg("norm_eps"), nb::arg("softmax_scale"),
+             nb::arg("rope_cos"), nb::arg("rope_sin"), nb::arg("attention_norm"), nb::arg("mlp_norm"), nb::arg("qkv"), nb::arg("output"), nb::arg("gate_up"),
+             nb::arg("down"), nb::arg("mlp") = static_cast<int>(Epilogue::kGatedSilu), nb::arg("attention_softcap") = 0.0f, nb::arg("qkv_clamp") = 0.0f,
+             nb::arg("mlp_clamp") = 0.0f, nb::arg("attention_post_norm") = nb::none(), nb::arg("mlp_post_norm") = nb::none(), nb::arg("q_norm") = nb::none(),
+             nb::arg("k_norm") = nb::none(), nb::arg("sinks") = nb::none())
         .def("finish",
              [](Model& model) {
                  model.spec.finish();

@@ -30,7 +30,7 @@ void pack(Codes2 codes, Floats1 scale, Floats1 bias, bool gated, Flat<int8_t> ou
 }
 
 void run(const KernelTable& table, const GemmArgs& args, int64_t m, Range rows, Range columns) {
-    const int64_t unit = args.epilogue == Epilogue::kGatedSilu ? 32 : 16;
+    const int64_t unit = is_gated(args.epilogue) ? 32 : 16;
     require(0 <= rows.first && rows.first <= rows.second && rows.second <= m, "gemm_int8: the row range is outside of a");
     require(0 <= columns.first && columns.first <= columns.second && columns.second <= args.w->n_padded() && columns.first % unit == 0 &&
                 columns.second % unit == 0,
@@ -42,14 +42,14 @@ void run(const KernelTable& table, const GemmArgs& args, int64_t m, Range rows, 
     table.gemm(args, rows.first, rows.second, columns.first, columns.second, scratch.get());
 }
 
-void gemm_int8(Codes2 a, Floats1 a_scale, nb::handle packed, int epilogue, Array<float, 2> out, Range rows, Range columns, const std::string& isa) {
+void gemm_int8(Codes2 a, Floats1 a_scale, nb::handle packed, int epilogue, Array<float, 2> out, Range rows, Range columns, float limit, const std::string& isa) {
     const PackedWeight w = weight_of(packed);
     const auto kind = static_cast<Epilogue>(epilogue);
-    const int64_t m = a.shape(0), n_out = kind == Epilogue::kGatedSilu ? w.n / 2 : w.n;
-    require(0 <= epilogue && epilogue <= 2, "gemm_int8: unknown epilogue");
+    const int64_t m = a.shape(0), n_out = is_gated(kind) ? w.n / 2 : w.n;
+    require(0 <= epilogue && epilogue < kEpilogues, "gemm_int8: unknown epilogue");
     require(int64_t(a.shape(1)) >= w.k_padded() && int64_t(a_scale.shape(0)) == m && int64_t(out.shape(0)) == m && int64_t(out.shape(1)) == n_out,
             "gemm_int8: a must be [M, >= K rounded up to 4], a_scale [M] and out [M, N]");
-    run(kernels_named(isa), {a.data(), int64_t(a.shape(1)), a_scale.data(), &w, kind, out.data(), n_out, nullptr}, m, rows, columns);
+    run(kernels_named(isa), {a.data(), int64_t(a.shape(1)), a_scale.data(), &w, kind, out.data(), n_out, nullptr, limit}, m, rows, columns);
 }
 
 void gemm_int8_accumulators(Codes2 a, nb::handle packed, Array<int32_t, 2> out, Range rows, Range columns, const std::string& isa) {
@@ -79,7 +79,7 @@ void register_gemm(nb::module_& m) {
     m.def("pack_weight", &pack, nb::arg("codes"), nb::arg("scale"), nb::arg("bias"), nb::arg("gated"), nb::arg("out_codes"),
           nb::arg("out_compensation"), nb::arg("out_scale"), nb::arg("out_bias"));
     m.def("gemm_int8", &gemm_int8, nb::arg("a"), nb::arg("a_scale"), nb::arg("packed"), nb::arg("epilogue"), nb::arg("out"), nb::arg("rows"),
-          nb::arg("columns"), nb::arg("isa") = "");
+          nb::arg("columns"), nb::arg("limit") = 0.0f, nb::arg("isa") = "");
     m.def("gemm_int8_accumulators", &gemm_int8_accumulators, nb::arg("a"), nb::arg("packed"), nb::arg("out"), nb::arg("rows"),
           nb::arg("columns"), nb::arg("isa") = "");
     m.def("gemm_f32", &gemm_f32, nb::arg("a"), nb::arg("w"), nb::arg("out"), nb::arg("rows"), nb::arg("isa") = "");

@@ -26,9 +26,16 @@ void rmsnorm_rows(Floats2 x, Floats1 weight, float eps, Array<float, 2> out, con
     kernels_named(isa).rmsnorm_rows(x.data(), k, rows, k, weight.data(), eps, out.data(), k);
 }
 
-void silu_mul(Floats1 gate, Floats1 up, Array<float, 1> out, const std::string& isa) {
-    require(gate.shape(0) == up.shape(0) && gate.shape(0) == out.shape(0), "silu_mul: gate, up and out must have one length");
-    kernels_named(isa).silu_mul(gate.data(), up.data(), gate.shape(0), out.data());
+void rmsnorm_add_rows(Floats2 from, Floats1 weight, float eps, Array<float, 2> x, const std::string& isa) {
+    const auto rows = x.shape(0), k = x.shape(1);
+    require(from.shape(0) == rows && from.shape(1) == k && weight.shape(0) == k, "rmsnorm_add_rows: weight must be [K], from and x [M, K]");
+    kernels_named(isa).rmsnorm_add_rows(from.data(), k, rows, k, weight.data(), eps, x.data(), k);
+}
+
+void gate_mul(Floats1 gate, Floats1 up, Array<float, 1> out, bool gelu, const std::string& isa) {
+    require(gate.shape(0) == up.shape(0) && gate.shape(0) == out.shape(0), "gate_mul: gate, up and out must have one length");
+    const KernelTable& table = kernels_named(isa);
+    (gelu ? table.gelu_mul : table.silu_mul)(gate.data(), up.data(), gate.shape(0), out.data());
 }
 
 void exp_array(Floats1 x, Array<float, 1> out, const std::string& isa) {
@@ -56,7 +63,8 @@ void register_rows(nb::module_& m) {
     m.def("rmsnorm_quantize_rows", &rmsnorm_quantize_rows, nb::arg("x"), nb::arg("weight"), nb::arg("eps"), nb::arg("codes"),
           nb::arg("scale"), nb::arg("isa") = "");
     m.def("rmsnorm_rows", &rmsnorm_rows, nb::arg("x"), nb::arg("weight"), nb::arg("eps"), nb::arg("out"), nb::arg("isa") = "");
-    m.def("silu_mul", &silu_mul, nb::arg("gate"), nb::arg("up"), nb::arg("out"), nb::arg("isa") = "");
+    m.def("rmsnorm_add_rows", &rmsnorm_add_rows, nb::arg("from_"), nb::arg("weight"), nb::arg("eps"), nb::arg("x"), nb::arg("isa") = "");
+    m.def("gate_mul", &gate_mul, nb::arg("gate"), nb::arg("up"), nb::arg("out"), nb::arg("gelu"), nb::arg("isa") = "");
     m.def("exp_array", &exp_array, nb::arg("x"), nb::arg("out"), nb::arg("isa") = "");
     m.def("rope_rotate", &rope_rotate, nb::arg("x"), nb::arg("cos"), nb::arg("sin"), nb::arg("isa") = "");
     m.def("all_finite", &all_finite, nb::arg("x"), nb::arg("isa") = "");

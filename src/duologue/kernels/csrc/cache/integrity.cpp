@@ -103,7 +103,7 @@ void PrefixCache::check_integrity() const {
     for (size_t i = 0; i < checkpoints_.size(); ++i) {
         const Checkpoint& checkpoint = checkpoints_[i];
         if (!checkpoint.in_use) continue;
-        check(checkpoint_order_.count({checkpoint.score_s, static_cast<int32_t>(i)}) == 1, "a checkpoint is not in the order");
+        check(checkpoint_order_.count({checkpoint.order(), static_cast<int32_t>(i)}) == 1, "a checkpoint is not in the order");
         int32_t at = checkpoint.node;
         for (int32_t j = 0; j < checkpoint.pages; ++j, at = nodes_[size_t(at)].parent) ++local_keeps[size_t(at)];
     }

@@ -21,7 +21,8 @@ namespace duologue {
 enum PoolKind { kGlobalPool = 0, kLocalPool = 1, kPoolKinds = 2 };
 
 // Why a window of local KV is kept. A turn's windows give way to those of the branch's next turn, the others do not.
-enum class CheckpointKind : uint8_t { kTurn = 0, kShared = 1, kSparse = 2 };
+// Why a window is kept; one may be kept for several reasons.
+enum CheckpointKind : uint8_t { kTurn = 1, kShared = 2, kSparse = 4 };
 
 struct PrefixCacheConfig {
     int32_t page_tokens = 64;
@@ -151,9 +152,12 @@ private:
         int32_t node = kNone;   // the page that holds the last position of the window
         int32_t pages = 0;      // of the window, upwards from `node`
         int64_t position = 0;   // the window ends behind it
-        CheckpointKind kind = CheckpointKind::kTurn;
+        uint8_t kinds = 0;      // CheckpointKind
         double score_s = 0;
         bool in_use = false;
+
+        // Sparse windows save the recomputing of a branch that may never come; they go before any that a turn needs.
+        std::tuple<bool, double> order() const { return {kinds != kSparse, score_s}; }
     };
 
     struct Sequence {
@@ -225,7 +229,8 @@ private:
     void free_local_if_unused(int32_t node);
     void trim_window(Sequence& sequence, int64_t computed);
     void note_boundaries(Sequence& sequence, int32_t node, int64_t end, double now_s);
-    void add_checkpoint(int32_t node, int64_t position, CheckpointKind kind, double score_s);
+    void add_checkpoint(int32_t node, int64_t position, uint8_t kinds, double score_s);
+    void reorder_checkpoint(int32_t id, uint8_t kinds, double score_s);
     void drop_checkpoint(int32_t id);
     void drop_checkpoints_of(int32_t node);
     void move_checkpoints(int32_t from, int32_t to);
@@ -270,7 +275,7 @@ private:
     std::vector<Checkpoint> checkpoints_;
     std::vector<int32_t> free_checkpoints_;
     std::unordered_multimap<int32_t, int32_t> checkpoints_of_node_;
-    std::set<std::tuple<double, int32_t>> checkpoint_order_;
+    std::set<std::pair<std::tuple<bool, double>, int32_t>> checkpoint_order_;
 
     std::unordered_map<std::string, int32_t> owner_ids_;
     std::vector<std::string> owner_names_;

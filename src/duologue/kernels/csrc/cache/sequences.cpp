@@ -257,7 +257,7 @@ void PrefixCache::close(int32_t id, const int32_t* tokens, int64_t computed, boo
         const int32_t last = pinned_node(sequence);
         if (last != sequence.root) {
             note_boundaries(sequence, last, computed, now_s);
-            if (hybrid()) add_checkpoint(last, computed, CheckpointKind::kTurn, score_s);
+            if (hybrid()) add_checkpoint(last, computed, kTurn, score_s);
             add_tail(sequence.owner, last, static_cast<int32_t>(computed - int64_t(nodes_[last].depth - 1) * P()));
         }
     }

@@ -43,10 +43,12 @@ void PrefixCache::free_local_if_unused(int32_t id) {
 }
 
 // One position more than the next token needs stays, so that a window that ends here can still be kept (and the last token
-// of a prompt be computed again, for its logits).
+// of a prompt be computed again, for its logits). Boundaries inside the page that is being written are noted when it is full or
+// sealed, so windows are kept from its begin on.
 void PrefixCache::trim_window(Sequence& sequence, int64_t computed) {
     if (!hybrid()) return;
-    const int64_t begin = std::min<int64_t>(std::max<int64_t>(0, computed - config_.window_tokens) / P(), int64_t(sequence.chain.size()));
+    const auto pages = int64_t(sequence.chain.size());
+    const int64_t begin = std::min(std::max<int64_t>(0, std::min(computed, pages * P()) - config_.window_tokens) / P(), pages);
     for (; sequence.local_begin < begin; ++sequence.local_begin) {
         unpin_local(sequence.chain[size_t(sequence.local_begin)]);
         sequence.table[kLocalPool][size_t(sequence.local_begin)] = kNone;
@@ -58,24 +60,29 @@ void PrefixCache::note_boundaries(Sequence& sequence, int32_t node, int64_t end,
     if (!hybrid()) return;
     const int64_t begin = std::max<int64_t>(sequence.noted, int64_t(nodes_[node].depth - 1) * P());
     for (const int64_t at : sequence.turns)
-        if (at > begin && at <= end) add_checkpoint(node, at, CheckpointKind::kTurn, now_s);
+        if (at > begin && at <= end) add_checkpoint(node, at, kTurn, now_s);
     for (const int64_t at : sequence.shared)
-        if (at > begin && at <= end) add_checkpoint(node, at, CheckpointKind::kShared, now_s);
+        if (at > begin && at <= end) add_checkpoint(node, at, kShared, now_s);
     // Sparse ones stand at 4, 8, 16, ... windows: any place of the branch is within half its length of one, and a branch has few.
     for (int64_t at = 4 * int64_t(config_.window_tokens); at <= end; at *= 2)
-        if (at > begin) add_checkpoint(node, at, CheckpointKind::kSparse, now_s);
+        if (at > begin) add_checkpoint(node, at, kSparse, now_s);
     sequence.noted = std::max(sequence.noted, end);
 }
 
-void PrefixCache::add_checkpoint(int32_t node, int64_t position, CheckpointKind kind, double score_s) {
+void PrefixCache::reorder_checkpoint(int32_t id, uint8_t kinds, double score_s) {
+    Checkpoint& checkpoint = checkpoints_[size_t(id)];
+    checkpoint_order_.erase({checkpoint.order(), id});
+    checkpoint.kinds = kinds;
+    checkpoint.score_s = score_s;
+    checkpoint_order_.emplace(checkpoint.order(), id);
+}
+
+void PrefixCache::add_checkpoint(int32_t node, int64_t position, uint8_t kinds, double score_s) {
     const auto [begin, end] = checkpoints_of_node_.equal_range(node);
     for (auto it = begin; it != end; ++it) {
-        Checkpoint& known = checkpoints_[size_t(it->second)];
+        const Checkpoint& known = checkpoints_[size_t(it->second)];
         if (known.position != position) continue;
-        checkpoint_order_.erase({known.score_s, it->second});
-        known.score_s = std::max(known.score_s, score_s);
-        known.kind = std::max(known.kind, kind);
-        checkpoint_order_.emplace(known.score_s, it->second);
+        reorder_checkpoint(it->second, known.kinds | kinds, std::max(known.score_s, score_s));
         return;
     }
     const int64_t first = std::max<int64_t>(0, position - config_.window_tokens) / P();
@@ -91,9 +98,9 @@ void PrefixCache::add_checkpoint(int32_t node, int64_t position, CheckpointKind 
     }
     const int32_t id = free_checkpoints_.back();
     free_checkpoints_.pop_back();
-    checkpoints_[size_t(id)] = {node, pages, position, kind, score_s, true};
+    checkpoints_[size_t(id)] = {node, pages, position, kinds, score_s, true};
     checkpoints_of_node_.emplace(node, id);
-    checkpoint_order_.emplace(score_s, id);
+    checkpoint_order_.emplace(checkpoints_[size_t(id)].order(), id);
     nodes_[node].has_checkpoints = true;
 }
 
@@ -111,7 +118,7 @@ void PrefixCache::drop_checkpoint(int32_t id) {
             break;
         }
     nodes_[checkpoint.node].has_checkpoints = checkpoints_of_node_.count(checkpoint.node) > 0;
-    checkpoint_order_.erase({checkpoint.score_s, id});
+    checkpoint_order_.erase({checkpoint.order(), id});
     checkpoint = Checkpoint{};
     free_checkpoints_.push_back(id);
 }
@@ -126,7 +133,7 @@ void PrefixCache::move_checkpoints(int32_t from, int32_t to) {
         const int32_t id = checkpoints_of_node_.find(from)->second;
         const Checkpoint moved = checkpoints_[size_t(id)];
         // Added before the old one is dropped, so that the pages they share stay.
-        add_checkpoint(to, moved.position, moved.kind, moved.score_s);
+        add_checkpoint(to, moved.position, moved.kinds, moved.score_s);
         drop_checkpoint(id);
     }
 }
@@ -138,10 +145,8 @@ void PrefixCache::touch_checkpoints(const Match& match, double now_s) {
         if (!nodes_[node].has_checkpoints) return;
         const auto [begin, end] = checkpoints_of_node_.equal_range(node);
         for (auto it = begin; it != end; ++it) {
-            Checkpoint& checkpoint = checkpoints_[size_t(it->second)];
-            checkpoint_order_.erase({checkpoint.score_s, it->second});
-            checkpoint.score_s = std::max(checkpoint.score_s, now_s);
-            checkpoint_order_.emplace(checkpoint.score_s, it->second);
+            const Checkpoint& checkpoint = checkpoints_[size_t(it->second)];
+            reorder_checkpoint(it->second, checkpoint.kinds, std::max(checkpoint.score_s, now_s));
         }
     };
     if (match.extension != kNone) touch(match.extension);
@@ -159,9 +164,15 @@ void PrefixCache::drop_older_turns(const Sequence& sequence) {
         const auto [begin, end] = checkpoints_of_node_.equal_range(node);
         for (auto it = begin; it != end; ++it) {
             const Checkpoint& checkpoint = checkpoints_[size_t(it->second)];
-            if (checkpoint.kind == CheckpointKind::kTurn && checkpoint.position < first) old.push_back(it->second);
+            if ((checkpoint.kinds & kTurn) != 0 && checkpoint.position < first) old.push_back(it->second);
         }
-        for (const int32_t id : old) drop_checkpoint(id);
+        for (const int32_t id : old) {
+            const Checkpoint& checkpoint = checkpoints_[size_t(id)];
+            if (checkpoint.kinds == kTurn)
+                drop_checkpoint(id);
+            else
+                reorder_checkpoint(id, checkpoint.kinds & uint8_t(~kTurn), checkpoint.score_s);
+        }
     };
     if (sequence.open != kNone) drop(sequence.open);
     for (size_t c = sequence.chain.size(); c-- > 0;) {
@@ -171,9 +182,9 @@ void PrefixCache::drop_older_turns(const Sequence& sequence) {
     }
 }
 
-// Drops the least recently used checkpoint that holds a page which no running sequence needs.
+// Drops a checkpoint that holds a page which no running sequence needs: sparse ones first, then the least recently used.
 bool PrefixCache::evict_window() {
-    for (const auto& [score_s, id] : checkpoint_order_) {
+    for (const auto& [order, id] : checkpoint_order_) {
         const Checkpoint& checkpoint = checkpoints_[size_t(id)];
         bool frees = false;
         int32_t at = checkpoint.node;

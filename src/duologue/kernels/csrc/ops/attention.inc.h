@@ -2,6 +2,7 @@
 //
 // Per row and key tile (a page), in base 2 so that the exponential needs no reduction by ln 2:
 //   s = (float(q . k) * (q_scale * log2 e)) * k_scale        exact int32 dot product
+//   with a cap c > 0: s = c' * tanh(s / c'), c' = c log2 e
 //   m' = max(m, max s),  alpha = 2^(m - m'),  p = 2^(s - m')
 //   sum = sum * alpha + (sum of p: 16 lanes over the tile's groups of 16 keys in ascending order, then the fixed tree)
 //   w = p * v_scale; per kPScaleTokens keys: codes = round(w * (127 / amax)) in 0..127
@@ -66,6 +67,7 @@ struct AttentionRows {
     int64_t first_position;
     int64_t window;
     const float* scale;  // q_scale of all rows of the call
+    float softcap;       // in units of log2 e
 };
 
 template <int R, bool Masked>
@@ -104,6 +106,10 @@ static void attend_chunk(const KeyTile& tile, const AttentionRows& rows, int64_t
 
     score_keys<R>(tile.prepared, rows.queries, row, tile.keys, rows.dim, group_begin, group_end, tile.ahead, row_scale, tile.key_scales,
                   weights);
+    if (rows.softcap > 0.0f)
+        for (int r = 0; r < R; ++r)
+            for (int i = group_begin * 16; i < group_end * 16; i += 16)
+                store(weights[r] + i, softcap16(load(weights[r] + i), rows.softcap, 2.0f / rows.softcap));
 
     for (int r = 0; r < R; ++r) {
         F16 best = set1(-INFINITY);
@@ -201,7 +207,7 @@ static void attention_split(const AttentionArgs& args, int64_t split, const Atte
     prepare_queries(args.q, rows, dim, queries);
 
     const KvBlockLayout layout{dim};
-    const AttentionRows view = {queries, dim, args.group, args.first_position, args.window, args.q_scale};
+    const AttentionRows view = {queries, dim, args.group, args.first_position, args.window, args.q_scale, args.softcap * kLog2E};
     const int64_t last_position = args.first_position + (rows - 1) / args.group;
     const int64_t end = (split + 1) * kSplitTokens <= last_position ? (split + 1) * kSplitTokens : last_position + 1;
     for (int64_t begin = split * kSplitTokens; begin < end; begin += kPageTokens) {

@@ -26,7 +26,16 @@ static inline void put(float* to, F16 y, int64_t count, bool residual) {
     for (int64_t j = 0; j < count; ++j) to[j] = residual ? to[j] + lanes[j] : lanes[j];
 }
 
-// Columns [n_begin, n_end) of row m from their accumulators, at most 64; n_begin is a multiple of 16 (32 for kGatedSilu).
+// What the epilogues without a gate make of y.
+static inline F16 activated(const GemmArgs& args, F16 y) {
+    if (args.epilogue == Epilogue::kSoftcap) return softcap16(y, args.limit, 2.0f / args.limit);
+    if (args.limit > 0.0f) y = limit16(y, args.limit);
+    if (args.epilogue == Epilogue::kStore) return y;
+    const F16 positive = max(y, set1(0.0f));
+    return mul(positive, positive);
+}
+
+// Columns [n_begin, n_end) of row m from their accumulators, at most 64; n_begin is a multiple of 16 (32 for a gated pair).
 static inline void finish_row(const GemmArgs& args, int64_t m, int64_t n_begin, int64_t n_end, const int32_t* acc) {
     const PackedWeight& w = *args.w;
     if (args.acc_out != nullptr) {
@@ -35,21 +44,31 @@ static inline void finish_row(const GemmArgs& args, int64_t m, int64_t n_begin, 
     }
     const F16 a_scale = set1(args.a_scale[m]);
     float* out = args.out + m * args.out_stride;
-    if (args.epilogue != Epilogue::kGatedSilu) {
-        for (int64_t n = n_begin; n < n_end; n += 16, acc += 16)
-            put(out + n, scaled_columns(w, a_scale, n, acc), w.n - n, args.epilogue == Epilogue::kAdd);
+    if (!is_gated(args.epilogue)) {
+        for (int64_t n = n_begin; n < n_end; n += 16, acc += 16) {
+            const F16 y = scaled_columns(w, a_scale, n, acc);
+            if (args.epilogue == Epilogue::kAdd || (args.epilogue == Epilogue::kStore && args.limit == 0.0f))
+                put(out + n, y, w.n - n, args.epilogue == Epilogue::kAdd);
+            else
+                put(out + n, activated(args, y), w.n - n, false);
+        }
         return;
     }
-    const auto at = [&](int64_t n) { return scaled_columns(w, a_scale, n, acc + (n - n_begin)); };
+    const bool limited = args.limit > 0.0f, gelu = args.epilogue == Epilogue::kGatedGelu;
+    const auto at = [&](int64_t n) {
+        const F16 y = scaled_columns(w, a_scale, n, acc + (n - n_begin));
+        return limited ? limit16(y, args.limit) : y;
+    };
     const int64_t half = w.n / 2;
     if (n_end - n_begin == 64) {
         const F16x2 gate{at(n_begin), at(n_begin + 32)}, up{at(n_begin + 16), at(n_begin + 48)};
-        const F16x2 y = mul(silu16(gate), up);
+        const F16x2 y = mul(gelu ? gelu16(gate) : silu16(gate), up);
         put(out + n_begin / 2, y.a, half - n_begin / 2, false);
         put(out + n_begin / 2 + 16, y.b, half - n_begin / 2 - 16, false);
         return;
     }
-    put(out + n_begin / 2, mul(silu16(at(n_begin)), at(n_begin + 16)), half - n_begin / 2, false);
+    const F16 gate = at(n_begin);
+    put(out + n_begin / 2, mul(gelu ? gelu16(gate) : silu16(gate), at(n_begin + 16)), half - n_begin / 2, false);
 }
 
 static inline char* align_scratch(void* scratch) {

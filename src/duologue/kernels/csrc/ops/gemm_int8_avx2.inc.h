@@ -238,7 +238,7 @@ static void direct_columns(const GemmArgs& args, const int32_t* a, int64_t m_beg
 
 // Rows of the output are far apart, so the hardware does not see the next one coming. The address may lie past the last row.
 static inline void fetch_output(const GemmArgs& args, int64_t m, int64_t n, int64_t end) {
-    const int64_t halved = args.epilogue == Epilogue::kGatedSilu ? 2 : 1;
+    const int64_t halved = is_gated(args.epilogue) ? 2 : 1;
     const uintptr_t out = reinterpret_cast<uintptr_t>(args.out) + static_cast<uintptr_t>(m * args.out_stride + n / halved) * sizeof(float);
     for (int64_t i = 0; i < (end - n) / halved; i += 16) fetch_to_l1(reinterpret_cast<const int8_t*>(out + static_cast<uintptr_t>(i) * sizeof(float)));
 }

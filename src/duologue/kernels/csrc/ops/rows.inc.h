@@ -37,11 +37,11 @@ static inline F16 exp16_nonpositive(F16 x) {
     return select_less(x, set1(-87.3f), set1(0.0f), mul(p, pow2(to_int(n))));
 }
 
-// x / (1 + exp16(-x)), the same bits in half the operations: what is added to 1 counts for nothing below 2^-25, so that nothing small
+// x / (1 + exp16(-z)), the same bits in half the operations: what is added to 1 counts for nothing below 2^-25, so that nothing small
 // needs care, and doubling p keeps the power of two in range. (Adding 1.5 * 2^23 rounds to an integer.)
 template <typename V>
-static inline V silu16(V x) {
-    const V clamped = max(min(sub(set1(0.0f), x), set1(89.0f)), set1(-80.0f));
+static inline V times_sigmoid16(V x, V z) {
+    const V clamped = max(min(sub(set1(0.0f), z), set1(89.0f)), set1(-80.0f));
     const V shifted = add(mul(clamped, set1(1.44269504f)), set1(12582912.0f));
     const V n = sub(shifted, set1(12582912.0f));
     V r = sub(clamped, mul(n, set1(0.693359375f)));
@@ -54,6 +54,28 @@ static inline V silu16(V x) {
     p = add(add(mul(mul(p, r), r), r), set1(1.0f));
     const V e = mul(add(p, p), pow2(to_int(sub(shifted, set1(12582913.0f)))));
     return div(x, add(set1(1.0f), e));
+}
+
+template <typename V>
+static inline V silu16(V x) {
+    return times_sigmoid16(x, x);
+}
+
+// x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, by (1 + tanh(u)) / 2 = sigmoid(2u).
+template <typename V>
+static inline V gelu16(V x) {
+    return times_sigmoid16(x, mul(x, add(mul(mul(x, x), set1(0.0713548163f)), set1(1.59576912f))));
+}
+
+// cap * tanh(x / cap) = 2 cap sigmoid(2 x / cap) - cap; inverse = 2 / cap. Its error is that of a number near cap.
+template <typename V>
+static inline V softcap16(V x, float cap, float inverse) {
+    return sub(times_sigmoid16(set1(2.0f * cap), mul(x, set1(inverse))), set1(cap));
+}
+
+template <typename V>
+static inline V limit16(V x, float limit) {
+    return max(min(x, set1(limit)), set1(-limit));
 }
 
 // amax below 2^-120 counts as zero: scale 1, zero codes.
@@ -152,17 +174,39 @@ static void rmsnorm_quantize_rows(const float* x, int64_t x_stride, int64_t rows
     }
 }
 
+static void rmsnorm_add_rows(const float* from, int64_t from_stride, int64_t rows, int64_t k, const float* weight, float eps, float* x,
+                             int64_t x_stride) {
+    for (int64_t m = 0; m < rows; ++m) {
+        const float* row = from + m * from_stride;
+        float* to = x + m * x_stride;
+        const float r = inverse_rms(row, k, eps);
+        const F16 r16 = set1(r);
+        int64_t i = 0;
+        for (; i + 16 <= k; i += 16) store(to + i, add(load(to + i), mul(mul(load(row + i), r16), load(weight + i))));
+        for (; i < k; ++i) to[i] = to[i] + (row[i] * r) * weight[i];
+    }
+}
+
 // Tails run through the same 16-lane code on a padded copy, so that every element sees the same arithmetic.
-static void silu_mul(const float* gate, const float* up, int64_t count, float* out) {
+template <typename Gate>
+static inline void gate_mul(Gate&& gated, const float* gate, const float* up, int64_t count, float* out) {
     int64_t i = 0;
-    for (; i + 16 <= count; i += 16) store(out + i, mul(silu16(load(gate + i)), load(up + i)));
+    for (; i + 16 <= count; i += 16) store(out + i, mul(gated(load(gate + i)), load(up + i)));
     if (i < count) {
         float g[16] = {}, u[16] = {}, o[16];
         std::memcpy(g, gate + i, sizeof(float) * static_cast<size_t>(count - i));
         std::memcpy(u, up + i, sizeof(float) * static_cast<size_t>(count - i));
-        store(o, mul(silu16(load(g)), load(u)));
+        store(o, mul(gated(load(g)), load(u)));
         std::memcpy(out + i, o, sizeof(float) * static_cast<size_t>(count - i));
     }
+}
+
+static void silu_mul(const float* gate, const float* up, int64_t count, float* out) {
+    gate_mul([](F16 x) { return silu16(x); }, gate, up, count, out);
+}
+
+static void gelu_mul(const float* gate, const float* up, int64_t count, float* out) {
+    gate_mul([](F16 x) { return gelu16(x); }, gate, up, count, out);
 }
 
 static void exp_array(const float* x, int64_t count, float* out) {

@@ -63,7 +63,7 @@ Executor::Executor(const ModelSpec& spec, const KernelTable& kernels, int thread
 int64_t Executor::workspace_bytes() const {
     int64_t bytes = 0;
     const auto count = [&](const auto& buffer) { bytes += static_cast<int64_t>(buffer.capacity() * sizeof(buffer[0])); };
-    count(x_), count(codes_), count(scale_), count(qkv_), count(q_codes_), count(q_scale_), count(attention_), count(mlp_), count(last_x_), count(sequence_);
+    count(x_), count(codes_), count(scale_), count(qkv_), count(q_codes_), count(q_scale_), count(attention_), count(mlp_), count(branch_), count(last_x_), count(sequence_);
     for (const AttentionPlan& plan : plans_) count(plan.partial);
     for (const ThreadScratch& scratch : scratch_) count(scratch.gemm), count(scratch.attention), count(scratch.states);
     return bytes;
@@ -72,6 +72,7 @@ int64_t Executor::workspace_bytes() const {
 void Executor::reserve(const StepBatch& batch) {
     const int64_t tokens = batch.token_count();
     int64_t qkv = 0, query = 0, heads = 0, mlp = 0, depth = round_up(spec_.hidden, kPackDepth), head_dim = 0;
+    bool post_norms = false;
     for (const LayerSpec& layer : spec_.layers) {
         qkv = std::max(qkv, layer.qkv.n);
         query = std::max(query, layer.query_columns());
@@ -79,6 +80,7 @@ void Executor::reserve(const StepBatch& batch) {
         mlp = std::max(mlp, layer.down.k);
         depth = std::max({depth, layer.down.k_padded(), layer.output.k_padded()});
         head_dim = std::max<int64_t>(head_dim, layer.head_dim);
+        post_norms = post_norms || layer.attention_post_norm != nullptr;
     }
     grow(x_, tokens * spec_.hidden);
     grow(codes_, std::max<int64_t>(tokens, batch.logit_count) * depth);
@@ -88,6 +90,7 @@ void Executor::reserve(const StepBatch& batch) {
     grow(q_scale_, tokens * heads);
     grow(attention_, tokens * query);
     grow(mlp_, tokens * mlp);
+    if (post_norms) grow(branch_, tokens * spec_.hidden);
     grow(last_x_, batch.logit_count * spec_.hidden);
     grow(sequence_, tokens);
     // What a deep map needs says nothing of a shallow one: the kernels block rows by depth.
@@ -196,8 +199,8 @@ Executor::Quantized Executor::quantize_phase(int64_t rows, int64_t depth, int th
 }
 
 void Executor::gemm_phase(const Quantized& a, int64_t rows, const PackedWeight& w, Epilogue epilogue, float* out, int64_t out_stride, int thread,
-                          Counter* counters) {
-    GemmArgs args{a.codes, w.k_padded(), a.scale, &w, epilogue, out, out_stride, nullptr};
+                          Counter* counters, float limit) {
+    GemmArgs args{a.codes, w.k_padded(), a.scale, &w, epilogue, out, out_stride, nullptr, limit};
     void* scratch = scratch_[static_cast<size_t>(thread)].gemm.data();
     if (rows <= kFewRows) {
         // Few rows: the weights are the traffic, so each is read by one thread.
@@ -219,6 +222,20 @@ void Executor::gemm_phase(const Quantized& a, int64_t rows, const PackedWeight& 
     team_.barrier();
 }
 
+// x += a W^T, or x += rmsnorm(a W^T) * post_norm.
+void Executor::add_phase(const Quantized& a, int64_t rows, const PackedWeight& w, const float* post_norm, float norm_eps, float* x, int thread,
+                         Counter* counters) {
+    if (post_norm == nullptr) {
+        gemm_phase(a, rows, w, Epilogue::kAdd, x, w.n, thread, counters);
+        return;
+    }
+    gemm_phase(a, rows, w, Epilogue::kStore, branch_.data(), w.n, thread, counters);
+    const Range part = static_part(rows, 1, thread, team_.size());
+    if (part.begin < part.end)
+        kernels_.rmsnorm_add_rows(branch_.data() + part.begin * w.n, w.n, part.end - part.begin, w.n, post_norm, norm_eps, x + part.begin * w.n, w.n);
+    team_.barrier();
+}
+
 void Executor::embed(const StepBatch& batch, int thread) {
     const PackedWeight& w = spec_.embedding;
     const Range part = static_part(batch.token_count(), 1, thread, team_.size());
@@ -227,7 +244,7 @@ void Executor::embed(const StepBatch& batch, int thread) {
         const int8_t* codes = w.codes + token / kPackColumns * w.k_padded() * kPackColumns + token % kPackColumns * kPackDepth;
         float* x = x_.data() + i * spec_.hidden;
         for (int64_t k = 0; k < spec_.hidden; ++k)
-            x[k] = static_cast<float>(codes[k / kPackDepth * kPackColumns * kPackDepth + k % kPackDepth]) * w.scale[token];
+            x[k] = static_cast<float>(codes[k / kPackDepth * kPackColumns * kPackDepth + k % kPackDepth]) * w.scale[token] * spec_.embedding_scale;
     }
     team_.barrier();
 }
@@ -246,6 +263,7 @@ void Executor::rope_and_store(const StepBatch& batch, size_t layer_index, int th
         float* row = qkv_.data() + token * layer.qkv.n;
         for (int64_t g = 0; g < heads_per_kv; ++g) {
             float* q = row + (h * heads_per_kv + g) * dim;
+            if (layer.q_norm != nullptr) kernels_.rmsnorm_rows(q, dim, 1, dim, layer.q_norm, layer.norm_eps, q, dim);
             kernels_.rope_rotate(q, dim, cos, sin);
             const int64_t to = (h * tokens + token) * heads_per_kv + g;
             float scale;
@@ -254,6 +272,7 @@ void Executor::rope_and_store(const StepBatch& batch, size_t layer_index, int th
         }
         if (!owns) continue;
         float* key = row + layer.query_columns() + h * dim;
+        if (layer.k_norm != nullptr) kernels_.rmsnorm_rows(key, dim, 1, dim, layer.k_norm, layer.norm_eps, key, dim);
         kernels_.rope_rotate(key, dim, cos, sin);
         const float* value = row + layer.query_columns() + layer.kv_columns() + h * dim;
         const PageKind kind = layer.kind();
@@ -294,10 +313,17 @@ void Executor::run_item(const StepBatch& batch, size_t layer_index, const Attent
         spec_.page_bytes[kind],
         spec_.kv_offset[layer_index] + item.kv_head * KvBlockLayout{dim}.bytes(),
         batch.page_table[kind] + item.sequence * batch.page_columns[kind],
+        layer.attention_softcap,
     };
     const uint8_t* block_of_next_item = next_item == nullptr ? nullptr : first_block(batch, layer_index, *next_item);
     args.next_block = block_of_next_item;
+    const AttentionState running = state_at(scratch.states.data(), rows);
+    const AttentionState next = state_at(scratch.states.data() + state_floats(rows, dim), rows);
     const auto finish = [&](const AttentionState& state) {
+        if (layer.sinks != nullptr) {
+            fill_sinks(next, layer.sinks + item.kv_head * heads_per_kv, heads_per_kv, rows, dim);
+            kernels_.attention_merge(state, next, rows, dim);
+        }
         for (int32_t token = item.token_begin; token < item.token_end; ++token) {
             const int64_t row = int64_t(token - item.token_begin) * heads_per_kv;
             const AttentionState of_token{state.max + row, state.sum + row, state.out + row * dim};
@@ -319,8 +345,6 @@ void Executor::run_item(const StepBatch& batch, size_t layer_index, const Attent
     const int32_t first_key = plan.window > 0 ? std::max(0, first_position - plan.window + 1) : 0;
     const int32_t first_split = first_key / kSplitTokens;
     const int32_t last_split = (first_position + item.token_end - item.token_begin - 1) / kSplitTokens;
-    const AttentionState running = state_at(scratch.states.data(), rows);
-    const AttentionState next = state_at(scratch.states.data() + state_floats(rows, dim), rows);
     for (int32_t split = first_split; split <= last_split; ++split) {
         args.next_block = split < last_split ? args.block(int64_t(split + 1) * kSplitTokens) : block_of_next_item;
         kernels_.attention_split(args, split, split == first_split ? running : next, scratch.attention.data());
@@ -361,7 +385,8 @@ void Executor::forward(const StepBatch& batch, int thread) {
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
         const LayerSpec& layer = spec_.layers[i];
         const auto counters = [&](size_t phase) { return counters_.data() + (i * kCountersPerLayer + phase) * counters_per_phase_; };
-        gemm_phase(normed(layer.attention_norm, layer.norm_eps, i, "qkv"), rows, layer.qkv, Epilogue::kStore, qkv_.data(), layer.qkv.n, thread, counters(kQkv));
+        gemm_phase(normed(layer.attention_norm, layer.norm_eps, i, "qkv"), rows, layer.qkv, Epilogue::kStore, qkv_.data(), layer.qkv.n, thread, counters(kQkv),
+                   layer.qkv_clamp);
         rope_and_store(batch, i, thread);
         attention_phase(batch, i, thread, *counters(kAttention));
         if (i + 1 == spec_.layers.size()) {
@@ -380,14 +405,15 @@ void Executor::forward(const StepBatch& batch, int thread) {
             if (rows == 0) return;
         }
         const std::vector<float>& attended = i + 1 == spec_.layers.size() ? qkv_ : attention_;
-        gemm_phase(plain(attended, layer.output.k, i, "output"), rows, layer.output, Epilogue::kAdd, x, hidden, thread, counters(kOutput));
-        gemm_phase(normed(layer.mlp_norm, layer.norm_eps, i, "gate_up"), rows, layer.gate_up, Epilogue::kGatedSilu, mlp_.data(), layer.down.k, thread,
-                   counters(kGateUp));
-        gemm_phase(plain(mlp_, layer.down.k, i, "down"), rows, layer.down, Epilogue::kAdd, x, hidden, thread, counters(kDown));
+        add_phase(plain(attended, layer.output.k, i, "output"), rows, layer.output, layer.attention_post_norm, layer.norm_eps, x, thread, counters(kOutput));
+        gemm_phase(normed(layer.mlp_norm, layer.norm_eps, i, "gate_up"), rows, layer.gate_up, layer.mlp, mlp_.data(), layer.down.k, thread, counters(kGateUp),
+                   layer.mlp_clamp);
+        add_phase(plain(mlp_, layer.down.k, i, "down"), rows, layer.down, layer.mlp_post_norm, layer.norm_eps, x, thread, counters(kDown));
     }
     Counter* head = counters_.data() + spec_.layers.size() * kCountersPerLayer * counters_per_phase_;
     Counter& sampled = head[counters_per_phase_];
-    gemm_phase(normed(spec_.final_norm, spec_.norm_eps, spec_.layers.size(), "head"), rows, spec_.head, Epilogue::kStore, batch.logits, spec_.vocab, thread, head);
+    gemm_phase(normed(spec_.final_norm, spec_.norm_eps, spec_.layers.size(), "head"), rows, spec_.head,
+               spec_.logit_softcap > 0.0f ? Epilogue::kSoftcap : Epilogue::kStore, batch.logits, spec_.vocab, thread, head, spec_.logit_softcap);
     if (batch.sampling == nullptr) return;
     for (int64_t r; (r = sampled.next.fetch_add(1, std::memory_order_relaxed)) < rows;)
         batch.sampled[r] = scratch_[static_cast<size_t>(thread)].sampler.sample(kernels_, batch.logits + r * spec_.vocab, spec_.vocab, batch.sampling[r]);

@@ -91,7 +91,9 @@ private:
     template <typename QuantizeRows>
     Quantized quantize_phase(int64_t rows, int64_t depth, int thread, QuantizeRows&& quantize);
     void gemm_phase(const Quantized& a, int64_t rows, const PackedWeight& w, Epilogue epilogue, float* out, int64_t out_stride, int thread,
-                    Counter* counters);
+                    Counter* counters, float limit = 0.0f);
+    void add_phase(const Quantized& a, int64_t rows, const PackedWeight& w, const float* post_norm, float norm_eps, float* x, int thread,
+                   Counter* counters);
     int64_t row_blocks(int64_t rows, int64_t depth) const;
     void rope_and_store(const StepBatch& batch, size_t layer_index, int thread);
     void attention_phase(const StepBatch& batch, size_t layer_index, int thread, Counter& counter);
@@ -117,6 +119,7 @@ private:
     std::vector<float> q_scale_;     // [kv_heads, tokens, heads_per_kv]
     std::vector<float> attention_;   // [tokens, query columns]
     std::vector<float> mlp_;         // [tokens, MLP width]
+    std::vector<float> branch_;      // [tokens, hidden]: what a post-norm is applied to, for models that have one
     std::vector<float> last_x_;      // [logit_count, hidden]
     std::vector<int32_t> sequence_;  // [tokens]
 

@@ -29,8 +29,12 @@ void ModelSpec::finish() {
         const bool owns = size_t(layer.kv_owner) == i;
         require_layer(layer.qkv.k == hidden && layer.qkv.n == layer.query_columns() + (owns ? 2 * layer.kv_columns() : 0), i, "qkv has the wrong shape");
         require_layer(layer.output.k == layer.query_columns() && layer.output.n == hidden, i, "the output projection has the wrong shape");
-        require_layer(layer.gate_up.k == hidden && layer.gate_up.n == 2 * layer.down.k && layer.down.n == hidden && layer.down.k % 16 == 0, i,
+        require_layer(is_gated(layer.mlp) || layer.mlp == Epilogue::kRelu2, i, "the MLP has an unknown activation");
+        const int64_t halves = is_gated(layer.mlp) ? 2 : 1;
+        require_layer(layer.gate_up.k == hidden && layer.gate_up.n == halves * layer.down.k && layer.down.n == hidden && layer.down.k % 16 == 0, i,
                       "the MLP has the wrong shape");
+        require_layer((layer.attention_post_norm == nullptr) == (layer.mlp_post_norm == nullptr), i, "only one of two post-norms is there");
+        require_layer(!owns || (layer.q_norm == nullptr) == (layer.k_norm == nullptr), i, "only one of q_norm and k_norm is there");
         if (owns) {
             kv_offset[i] = page_bytes[layer.kind()];
             page_bytes[layer.kind()] += layer.kv_heads * KvBlockLayout{layer.head_dim}.bytes();

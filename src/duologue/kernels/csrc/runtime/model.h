@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "layout.h"
+#include "kernel_table.h"
 
 namespace duologue {
 
@@ -25,12 +25,21 @@ struct LayerSpec {
     int32_t kv_owner;  // this layer's own index, or the earlier layer of the same kind whose KV it reads
     float norm_eps;
     float softmax_scale;
+    float attention_softcap;  // 0: none
+    float qkv_clamp;          // 0: none
+    float mlp_clamp;          // 0: none
+    Epilogue mlp;             // of gate_up: a gated pair's activation, or kRelu2
     RopeTable rope;
-    const float* attention_norm;  // [hidden]
-    const float* mlp_norm;        // [hidden]
+    const float* attention_norm;       // [hidden]
+    const float* mlp_norm;             // [hidden]
+    const float* attention_post_norm;  // [hidden] or null: the output projection is added as it is
+    const float* mlp_post_norm;        // [hidden] or null: the same for the down projection
+    const float* q_norm;               // [head_dim] or null
+    const float* k_norm;               // [head_dim] or null
+    const float* sinks;                // [heads] or null
     PackedWeight qkv;      // q rows, then k and v rows when the layer owns its KV
     PackedWeight output;
-    PackedWeight gate_up;  // gated pair
+    PackedWeight gate_up;  // a gated pair, or up alone
     PackedWeight down;
 
     PageKind kind() const { return window > 0 ? kLocalPages : kGlobalPages; }
@@ -42,6 +51,8 @@ struct ModelSpec {
     int64_t vocab = 0;
     int64_t hidden = 0;
     float norm_eps = 0.0f;
+    float embedding_scale = 1.0f;
+    float logit_softcap = 0.0f;  // 0: none
     PackedWeight embedding;  // [vocab, hidden]; one row per token, looked up in the packed layout
     PackedWeight head;
     const float* final_norm = nullptr;  // [hidden]
