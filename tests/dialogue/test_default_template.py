@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from duologue.dialogue.default_template import DEFAULT_STOPS, DEFAULT_TEMPLATE
+from duologue.dialogue.default_template import DEFAULT_STOPS
+from duologue.dialogue.encoder import DialogueEncoder
 from duologue.dialogue.stop import StopMatcher
 from duologue.dialogue.template import ChatTemplate
-from duologue.dialogue.template_lint import lint_template
 from duologue.dialogue.tokenizer import Tokenizer
+from duologue.dialogue.truncation import Truncation
 
 SYSTEM = {"role": "system", "content": "A talk by the sea.\n"}
 DIALOGUE = [
@@ -22,12 +23,12 @@ def test_messages_stand_under_their_speakers_names(smollm2: Tokenizer) -> None:
     template = ChatTemplate.for_tokenizer(None, smollm2)
     assert template.is_default
     assert template.stops == DEFAULT_STOPS
-    text = "User:\nWho are you?\n\nAssistant:\nA sailor.\n\nUser:\nAnd then?"
-    assert template.render(DIALOGUE) == f"{text}\n\nAssistant:\n"
+    text = "User: Who are you?\nAssistant: A sailor.\nUser: And then?"
+    assert template.render(DIALOGUE) == f"{text}\nAssistant:"
     assert template.render(DIALOGUE, add_generation_prompt=False) == text
-    assert template.render([SYSTEM, *DIALOGUE]) == f"A talk by the sea.\n\n{text}\n\nAssistant:\n"
+    assert template.render([SYSTEM, *DIALOGUE]) == f"A talk by the sea.\n\n{text}\nAssistant:"
     late = template.render([*DIALOGUE, SYSTEM])
-    assert late == f"{text}\n\nSystem:\nA talk by the sea.\n\nAssistant:\n"
+    assert late == f"{text}\nSystem: A talk by the sea.\nAssistant:"
 
 
 def test_a_template_of_the_models_own_has_no_stops(smollm2: Tokenizer) -> None:
@@ -36,12 +37,26 @@ def test_a_template_of_the_models_own_has_no_stops(smollm2: Tokenizer) -> None:
     assert own.stops == ()
 
 
-@pytest.mark.parametrize("end", ["\nUser:\nMore", "\n\nUser: More", "\n\nAssistant:\nMore", "\nSystem:"])
+@pytest.mark.parametrize("end", ["\nUser: More", "\n\nUser: More", "\n\nAssistant: More", "\nSystem:"])
 def test_a_reply_ends_at_the_next_speakers_name(end: str) -> None:
     matcher = StopMatcher(DEFAULT_STOPS)
     shown = "".join(matcher.push(letter)[0] for letter in f"Yes: the User: is\n\nright.{end}")
     assert shown == "Yes: the User: is\n\nright."
 
 
-def test_it_can_be_cached_to_the_end(smollm2: Tokenizer) -> None:
-    assert lint_template(DEFAULT_TEMPLATE, smollm2) == []
+@pytest.mark.parametrize("trims", [False, True])
+def test_a_dialogue_grows_at_its_end_only(smollm2: Tokenizer, trims: bool) -> None:
+    template = ChatTemplate.for_tokenizer(None, smollm2)
+    encoder = DialogueEncoder(template, smollm2, Truncation.of_context(4096))
+    messages = [SYSTEM, DIALOGUE[0]]
+    before: list[int] = []
+    for reply in (" A sailor.", " I sail\n\nand sail.", " No."):
+        encoded = encoder.encode(messages)
+        ids = encoded.ids.tolist()
+        assert ids[: len(before)] == before
+        spelled = [i for letter in reply for i in smollm2.encode(letter)]  # as no tokenizer would do it
+        encoder.remember(encoded, reply, spelled)
+        before = ids + spelled
+        sent_back = reply.strip() if trims else reply
+        messages += [{"role": "assistant", "content": sent_back}, DIALOGUE[2]]
+    assert smollm2.decode(before).endswith("\nUser: And then?\nAssistant: No.")

@@ -124,7 +124,7 @@ def test_a_dialogue_grows_at_its_end_only(gemma: Tokenizer) -> None:
         )
         messages = [{"role": "user", "content": "The first question"}]
         before: list[int] = []
-        for reply in ("Some answer.", "Another one\n\nin two parts", "<b>last</b>"):
+        for reply in (" Some answer.", " Another one\n\nin two parts", " <b>last</b>"):
             encoded = encoder.encode(messages)
             ids = encoded.ids.tolist()
             assert ids[: len(before)] == before

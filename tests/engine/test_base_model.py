@@ -35,7 +35,7 @@ def test_a_chat_is_written_as_text_and_begins_with_bos(base_engine: Engine) -> N
     ids = base_engine.encode_prompt(CHAT)
     assert ids[0] == base_engine.tokenizer.bos_id
     assert ids.count(ids[0]) == 1
-    assert base_engine.tokenizer.decode(ids) == "User:\nHello there\n\nAssistant:\n"
+    assert base_engine.tokenizer.decode(ids) == "User: Hello there\nAssistant:"
     assert base_engine.encode_prompt("Hello")[0] == ids[0]
     assert base_engine.encode_prompt([5, 6]) == [5, 6]
 

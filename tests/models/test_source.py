@@ -55,7 +55,9 @@ def test_a_near_miss_is_answered_with_the_alias(name: str) -> None:
 
 
 def test_an_unknown_name_is_answered_with_what_there_is() -> None:
-    with pytest.raises(ModelLoadError, match=r"known names are smollm2-135m; or give the path") as raised:
+    with pytest.raises(
+        ModelLoadError, match=r"known names are smollm2-135m, gemma3-270m; or give the path"
+    ) as raised:
         resolve("gpt-17")
     assert "did you mean" not in str(raised.value)
 

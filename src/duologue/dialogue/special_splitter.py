@@ -19,13 +19,21 @@ class SpecialSplitter:
     """Splits text at the spellings of `tokens`."""
 
     def __init__(self, tokens: Iterable[SpecialToken]) -> None:
-        # Of spellings of equal length (in bytes) the lower id goes first.
-        self._tokens = sorted(tokens, key=lambda t: (-len(t.text.encode()), t.id))
-        self._by_text = {t.text: t for t in self._tokens}
+        self._given = tuple(tokens)
+
+    # What follows is made when it is first needed: for thousands of tokens it takes a while.
+
+    @cached_property
+    def _tokens(self) -> list[SpecialToken]:
+        """In order: of spellings of equal length (in bytes) the lower id goes first."""
+        return sorted(self._given, key=lambda t: (-len(t.text.encode()), t.id))
+
+    @cached_property
+    def _by_text(self) -> dict[str, SpecialToken]:
+        return {t.text: t for t in self._tokens}
 
     @cached_property
     def _pattern(self) -> re.Pattern[str] | None:
-        """Made when it is first needed: that takes a while for thousands of tokens."""
         if not self._tokens or _need_turns(self._tokens):
             return None
         return re.compile(f"({any_of(self._by_text)})")
@@ -87,6 +95,8 @@ def _need_turns(ordered: Sequence[SpecialToken]) -> bool:
     for place, text in enumerate(texts):
         by_first.setdefault(text[0], []).append(place)
     for place, text in enumerate(texts):
+        if not any(first in text[1:] for first in by_first):
+            continue
         for start in range(1, len(text)):
             for other in by_first.get(text[start], ()):
                 if other >= place:

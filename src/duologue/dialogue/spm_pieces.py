@@ -58,7 +58,9 @@ class SpmPieces:
         """What finds the tokens in text, all but `hidden`. Raises ValueError when the arrays do not fit together."""
         byte_ids = np.full(256, -1, dtype=np.int32)
         sizes = np.diff(self.ends, prepend=0)
-        for token_id in np.flatnonzero(sizes == _BYTE_TOKEN_BYTES).tolist():
+        likely = np.flatnonzero(sizes == _BYTE_TOKEN_BYTES)
+        second = np.frombuffer(self.text, dtype=np.uint8)[self.ends[likely] - _BYTE_TOKEN_BYTES + 1]
+        for token_id in likely[second == ord("0")].tolist():
             byte = self.byte_of(token_id)
             if byte is not None:
                 byte_ids[byte] = token_id

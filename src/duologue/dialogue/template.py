@@ -22,7 +22,7 @@ from typing import Any
 from jinja2 import TemplateError as JinjaError
 from jinja2 import TemplateSyntaxError
 
-from duologue.dialogue.default_template import DEFAULT_STOPS, DEFAULT_TEMPLATE
+from duologue.dialogue.default_template import DEFAULT_STOPS, DEFAULT_TEMPLATE, default_messages
 from duologue.dialogue.marked_chat import MarkedChat
 from duologue.dialogue.messages import MessageLike, template_messages
 from duologue.dialogue.sandbox import bounded_range, compile_template
@@ -77,7 +77,7 @@ class ChatTemplate:
     ) -> str:
         """The prompt as text. Raises `InvalidRequestError` for a malformed message and `TemplateError`, with
         the template's own words, if the template raises."""
-        return self._render(template_messages(messages), tools, add_generation_prompt)
+        return self._render(self._plain(messages), tools, add_generation_prompt)
 
     def encode_chat(
         self,
@@ -110,8 +110,12 @@ class ChatTemplate:
         def render(plain: Any, plain_tools: Any) -> str:
             return self._render(plain, plain_tools, add_generation_prompt)
 
-        plain = template_messages(messages)
+        plain = self._plain(messages)
         return MarkedChat(tokenizer, render, plain, tools, foreign=(self.source, self.bos, self.eos))
+
+    def _plain(self, messages: Sequence[MessageLike]) -> list[dict[str, Any]]:
+        plain = template_messages(messages)
+        return default_messages(plain) if self.is_default else plain
 
     def _render(self, messages: Any, tools: Any, add_generation_prompt: bool) -> str:
         try:

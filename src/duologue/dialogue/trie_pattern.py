@@ -7,7 +7,8 @@ beginnings, so that at each place of what is searched only a few characters are 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 _MOST_NESTING = 100  # what `re` compiles without running out of Python's stack
 
@@ -26,23 +27,31 @@ def _branches(texts: list[str], at: int, depth: int) -> str:
     if depth > _MOST_NESTING:
         raise RecursionError
     ends = len(texts[0]) == at
-    groups: list[list[str]] = []
-    for text in texts[ends:]:
-        if groups and groups[-1][0][at] == text[at]:
-            groups[-1].append(text)
-        else:
-            groups.append([text])
-    sources = [_group(group, at, depth) for group in groups]
+    firsts: dict[
+        str, str
+    ] = {}  # by what comes after them, so that '<unused0>' to '<unused99>' take one branch
+    for group in _by_character(texts[ends:], at):
+        after = _after(group, at + 1, depth)
+        firsts[after] = firsts.get(after, "") + group[0][at]
+    sources = [f"{_one_of(characters)}{after}" for after, characters in firsts.items()]
     if not ends and len(sources) == 1:
         return sources[0]
     return f"(?:{'|'.join(sources)}){'?' if ends and sources else ''}"
 
 
-def _group(texts: list[str], at: int, depth: int) -> str:
-    """As `_branches`, for texts that go on with the same character."""
+def _by_character(texts: list[str], at: int) -> Iterator[list[str]]:
+    return (list(group) for _, group in groupby(texts, key=lambda text: text[at]))
+
+
+def _after(texts: list[str], at: int, depth: int) -> str:
+    """As `_branches`, but for what all of them share first."""
     first, last = texts[0], texts[-1]
-    end = at + 1
+    end = at
     while end < len(first) and first[end] == last[end]:  # sorted: what first and last share, all share
         end += 1
     same = re.escape(first[at:end])
     return same if len(texts) == 1 else same + _branches(texts, end, depth + 1)
+
+
+def _one_of(characters: str) -> str:
+    return re.escape(characters) if len(characters) == 1 else f"[{re.escape(characters)}]"

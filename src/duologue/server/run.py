@@ -121,9 +121,10 @@ class Server:
         template = self._engine.template
         if template.is_default:
             logger.warning("%s", DEFAULT_WARNING.format(name=self._engine.model_name))
-        asyncio.get_running_loop().run_in_executor(
-            None, _warn_about_template, template, self._engine.tokenizer
-        )
+        else:
+            asyncio.get_running_loop().run_in_executor(
+                None, _warn_about_template, template, self._engine.tokenizer
+            )
         if self._warmer is None:
             on_ready()
         else:

@@ -66,7 +66,7 @@ SpmVocabulary::SpmVocabulary(std::string text, const int64_t* ends, const float*
         if (std::isnan(scores_[size_t(id)])) throw std::invalid_argument("a score is not a number");
         const char* begin = text_.data() + before;
         before = end;
-        if (!size || is_hidden[size_t(id)] || find(begin, size) >= 0) continue;
+        if (!size || is_hidden[size_t(id)]) continue;
         longest_ = std::max(longest_, size);
         const uint64_t hash = hash_of(begin, size);
         size_t at = hash & (capacity - 1);

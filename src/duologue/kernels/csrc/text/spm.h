@@ -10,8 +10,8 @@ namespace duologue {
 
 class SpmVocabulary {
 public:
-    // Token i is text[ends[i - 1], ends[i]) with `scores[i]`; `hidden` ids are never found in text. `byte_ids` [256] has the token
-    // of each byte, negative: none. Throws std::invalid_argument when the ends do not ascend within the text or a score is NaN.
+    // Token i is text[ends[i - 1], ends[i]) with `scores[i]`, of equal ones the first counts; `hidden` ids are never found in text.
+    // `byte_ids` [256] has the token of each byte, negative: none. Throws std::invalid_argument when the ends do not ascend within the text or a score is NaN.
     SpmVocabulary(std::string text, const int64_t* ends, const float* scores, int64_t count, const int32_t* hidden, int64_t hidden_count,
                   const int32_t* byte_ids);
 
