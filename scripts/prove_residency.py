@@ -5,9 +5,9 @@
     python scripts/prove_residency.py --dialogues 20 --kv-memory 124MiB         1 % of it, as in CI
     python scripts/prove_residency.py --dialogues 200 --kv-memory 1240MiB --full
 
-The model is our own architecture at 135M with random weights. Unless --full is given it is made narrow: the same layers, windows and
-shared KV, so the same bytes of KV and the same pages, but one query head and small maps, so that filling 19 million tokens does not take
-a day.
+The model is our own architecture at 135M with random weights. Unless --full is given it is made narrow: the same layers, windows
+and shared KV, so the same bytes of KV and the same pages, but one query head and small maps, so that filling 19 million tokens
+does not take a day.
 """
 
 from __future__ import annotations

@@ -9,6 +9,10 @@
 #   torch      against transformers, on tiny random instances
 #   peers      against llama.cpp, built from the llama-cpp-python source distribution
 #   browser    the chat page in headless Chromium
+#   residency  1 % of scripts/prove_residency.py: twenty dialogues of 9,600 tokens
+#
+# The peers' tests fetch Gemma 3 270M, whose terms (https://ai.google.dev/gemma/terms) have to be accepted once:
+# DUOLOGUE_ACCEPT_TERMS=gemma.
 #
 # Names on the command line choose some of them. Debian packages that are missing are installed when run as root.
 # An environment that cannot be set up fails; nothing is skipped.
@@ -112,7 +116,11 @@ run_browser() {
   "$BIN/python" -m pytest -m browser
 }
 
-[[ $# -gt 0 ]] || set -- check warnings emulated qemu sanitize torch peers browser
+run_residency() {
+  "$BIN/python" scripts/prove_residency.py --dialogues 20 --kv-memory 124MiB
+}
+
+[[ $# -gt 0 ]] || set -- check warnings emulated qemu sanitize torch peers browser residency
 for name in "$@"; do
   step "$name"
   "run_$name"
