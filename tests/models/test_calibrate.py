@@ -16,7 +16,7 @@ from duologue.models.packed_model import PackedModel
 from duologue.models.random_model import random_spec, random_weights
 from duologue.models.reference import reference_logits
 from duologue.models.rewrite import rotate_model
-from duologue.models.spec import ModelSpec
+from duologue.models.spec import Mlp, ModelSpec
 from tests.cli.processes import environment
 from tests.kernels.isas import ISAS
 
@@ -30,7 +30,16 @@ SPECS = {
     "windows and shared KV": random_spec(
         kv_heads=2, layers=4, windows=[0, 20, 20, 0], kv_owners=[None, None, 1, 0]
     ),
-}
+    "post-norms, tied": random_spec(
+        kv_heads=1, layers=3, windows=[20, 20, 0], tied_head=True, post_norms=True, qk_norm=True, mlp_kind=Mlp.GATED_GELU,
+        embedding_scale=8.0, softmax_scale=0.2,
+    ),
+    "post-norms, caps": random_spec(
+        kv_heads=2, windows=[20, 0], post_norms=True, mlp_kind=Mlp.GATED_GELU, attention_softcap=5.0, logit_softcap=4.0
+    ),
+    "squared ReLU, sinks": random_spec(kv_heads=2, mlp_kind=Mlp.RELU2, sinks=True),
+    "clamps": random_spec(kv_heads=1, mlp_kind=Mlp.RELU2, qkv_clamp=1.0, mlp_clamp=1.0),
+}  # fmt: skip
 
 
 def weights_with_outliers(spec: ModelSpec, seed: int) -> Weights:
@@ -178,3 +187,11 @@ def _digest(weights: Weights) -> str:
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(weights[name]).tobytes())
     return digest.hexdigest()
+
+
+def test_a_model_trained_in_int8_is_left_as_it_is() -> None:
+    spec = random_spec(kv_heads=1, mlp_kind=Mlp.RELU2, native_int8=True)
+    weights = random_weights(spec, 3)
+    calibrated = calibrate(spec, weights, CALIBRATION_IDS)
+    assert calibrated.keys() == weights.keys()
+    assert all(np.array_equal(calibrated[name], weights[name]) for name in weights)
