@@ -88,7 +88,7 @@ def test_an_idle_server_stops_at_once(tiny_engine: Engine) -> None:
 def test_a_request_that_never_arrives_whole_is_dropped_without_a_traceback(
     tiny_engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running_server(tiny_engine, drain_timeout_s=600) as served:
+    with running_server(tiny_engine, drain_timeout_s=0.2) as served:
         address = httpx.URL(served.url)
         with socket.create_connection((address.host, address.port or 80), timeout=60) as client:
             client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
