@@ -49,8 +49,9 @@ from duologue.kernels.rows import (
 )
 from duologue.models.checkpoint import Weights
 from duologue.models.compensate import compensation, gram_matrix, round_compensated
-from duologue.models.pack import MLP_EPILOGUES, quantize_and_pack
+from duologue.models.pack import MLP_EPILOGUES, pack_groups, quantize_and_pack
 from duologue.models.rewrite import (
+    as_float,
     balancing_scale,
     column_squares,
     move_scale,
@@ -131,12 +132,15 @@ def _calibrate_layer(
         _compensate(weights, qkv, gram)
     packed = quantize_and_pack(own + "qkv", [weights[name] for name in qkv])
     projected = _products(inputs, packed, limit=layer.qkv_clamp)
+    if layer.kv_owner is None and _keys_may_move(spec, i):
+        weights[own + "key_offset"] = _key_offset(spec, weights, i, projected)
     attended = _map(lambda columns, cache: _attention(spec, weights, i, columns, cache), projected, caches)
 
     inputs = _map(lambda x: quantize_rows(x, name=own + "output"), attended)
     if rounded:
         _compensate(weights, [own + "output"], _gram(inputs))
-    _add_products(spec, weights, own + "output", inputs, streams, weights.get(own + "attention_post_norm"))
+    packed = quantize_and_pack(own + "output", [weights[own + "output"]])
+    _add_products(spec, [packed], [inputs], streams, weights.get(own + "attention_post_norm"))
 
     if not rotates_stream(spec):
         _move_norm_scale(spec, weights, own + "mlp_norm", gate_up, streams)
@@ -152,10 +156,17 @@ def _calibrate_layer(
         weights[own + "up"] = weights[own + "up"] / up_scale[:, None]
         weights[own + "down"] = weights[own + "down"] * s
         hidden = [h / s for h in hidden]
-    inputs = _map(lambda h: quantize_rows(h, name=own + "down"), hidden)
+    groups = spec.down_groups(i)
+    if groups > 1:
+        hidden = _sort_channels(weights, own, hidden)
+    grouped = [
+        _map(lambda h: quantize_rows(h, name=own + "down"), parts)
+        for parts in zip(*(np.split(h, groups, axis=1) for h in hidden), strict=True)
+    ]
     if rounded:
-        _compensate(weights, [own + "down"], _gram(inputs))
-    _add_products(spec, weights, own + "down", inputs, streams, weights.get(own + "mlp_post_norm"))
+        _compensate(weights, [own + "down"], _gram(*grouped))
+    packed_groups = pack_groups(own + "down", weights[own + "down"], groups)
+    _add_products(spec, packed_groups, grouped, streams, weights.get(own + "mlp_post_norm"))
 
 
 def _move_norm_scale(
@@ -238,20 +249,14 @@ def _attention(
     layer, own = spec.layers[i], f"layers.{i}."
     n, heads, kv_heads, dim = len(qkv), layer.heads, layer.kv_heads, layer.head_dim
     group = heads // kv_heads
-    cos, sin = rope_tables(layer.rope_base, dim, n, layer.rope_factor)
-
-    def turned(columns: Floats, name: str) -> Floats:
-        x = columns.reshape(n, -1, dim)
-        if layer.qk_norm:
-            x = rmsnorm_rows(x.reshape(-1, dim), weights[own + name], spec.norm_eps).reshape(x.shape)
-        return rope_rotate(x, cos, sin)
-
-    q = turned(qkv[:, : heads * dim], "q_norm")
+    q = _turned(spec, weights, i, qkv[:, : heads * dim], "q_norm")
     pages = np.arange(-(-n // PAGE_TOKENS), dtype=np.int32)
     block = kv_block_bytes(dim)
     if layer.kv_owner is None:
         keys, values = np.split(qkv[:, heads * dim :], 2, axis=1)
-        k, v = turned(keys, "k_norm"), values.reshape(n, kv_heads, dim)
+        k, v = _turned(spec, weights, i, keys, "k_norm"), values.reshape(n, kv_heads, dim)
+        if own + "key_offset" in weights:
+            k = k - weights[own + "key_offset"].reshape(kv_heads, dim)
         cache[i] = np.zeros((len(pages), kv_heads * block), dtype=np.uint8)
         for h in range(kv_heads):
             store_kv(cache[i], pages, h * block, 0, k[:, h], v[:, h])
@@ -288,32 +293,32 @@ def _products(
 
 def _add_products(
     spec: ModelSpec,
-    weights: Weights,
-    name: str,
-    inputs: list[Quantized],
+    groups: list[PackedWeight],
+    inputs: list[list[Quantized]],
     streams: list[Floats],
     post_norm: Floats | None,
 ) -> None:
-    """Adds the products to the streams, in place."""
-    packed = quantize_and_pack(name, [weights[name]])
-    if post_norm is None:
-        _map(lambda x, stream: gemm_int8(x[0], x[1], packed, Epilogue.ADD, out=stream), inputs, streams)
-        return
-    added = _products(inputs, packed)
-    streams[:] = _map(lambda x, y: rmsnorm_add_rows(x, y, post_norm, spec.norm_eps), streams, added)
+    """Adds the products of every group of inputs to the streams, in place."""
+    out = streams if post_norm is None else [np.zeros_like(x) for x in streams]
+    for packed, of_group in zip(groups, inputs, strict=True):
+        _map(lambda x, to, w=packed: gemm_int8(x[0], x[1], w, Epilogue.ADD, out=to), of_group, out)
+    if post_norm is not None:
+        streams[:] = _map(lambda x, y: rmsnorm_add_rows(x, y, post_norm, spec.norm_eps), streams, out)
 
 
-def _gram(inputs: list[Quantized]) -> Floats:
+def _gram(*groups: list[Quantized]) -> Floats:
     """Gram matrix [K, K] of the quantised inputs, every row brought to one norm: its scale says nothing about its errors.
 
-    The first token of a piece counts more, since all others attend to it.
+    `groups` are neighbouring groups of their columns, each with scales of its own. The first token of a piece counts more, since
+    all others attend to it.
     """
-    depth = inputs[0][0].shape[1]
+    depth = sum(group[0][0].shape[1] for group in groups)
     unit = np.ones(depth, dtype=np.float32)
-    channels = np.empty((depth, sum(len(codes) for codes, _ in inputs)), dtype=np.float32)
+    channels = np.empty((depth, sum(len(codes) for codes, _ in groups[0])), dtype=np.float32)
     begin = 0
-    for codes, _ in inputs:
-        rows = rmsnorm_rows(codes.astype(np.float32), unit, _SMALLEST_SQUARE)
+    for piece in zip(*groups, strict=True):
+        floats = [codes.astype(np.float32) * (scale / piece[0][1])[:, None] for codes, scale in piece]
+        rows = rmsnorm_rows(np.concatenate(floats, axis=1), unit, _SMALLEST_SQUARE)
         rows[0] *= _FIRST_TOKEN_WEIGHT
         # Some channels at a time: a transpose of the whole goes through memory once for each of them.
         for c in range(0, depth, _TRANSPOSED_CHANNELS):
@@ -322,6 +327,56 @@ def _gram(inputs: list[Quantized]) -> Floats:
             ].T
         begin += len(rows)
     return gram_matrix(channels, threads=_THREADS)
+
+
+def _sort_channels(weights: Weights, own: str, hidden: list[Floats]) -> list[Floats]:
+    """Orders the channels between the MLP's maps by their size, largest first, in `weights` and in what is returned.
+
+    The function stays the same; a group of channels of about one size loses least to its scale.
+    """
+    unit = np.ones(hidden[0].shape[1], dtype=np.float32)
+    squares = np.add.reduce([column_squares(rmsnorm_rows(h, unit, _SMALLEST_SQUARE)) for h in hidden], axis=0)
+    order = np.argsort(-squares, kind="stable")
+    for name in present(weights, own, ("gate", "up")):
+        weights[name] = np.ascontiguousarray(weights[name][order])
+    weights[own + "down"] = np.ascontiguousarray(weights[own + "down"][:, order])
+    return [np.ascontiguousarray(h[:, order]) for h in hidden]
+
+
+def _keys_may_move(spec: ModelSpec, i: int) -> bool:
+    """Whether all queries that read a layer's keys turn scores into weights by a softmax alone.
+
+    Then a vector taken off every key takes the same off all scores of a query, which changes no weight. A cap or a sink's score
+    would notice.
+    """
+    readers = [layer for j, layer in enumerate(spec.layers) if j == i or layer.kv_owner == i]
+    return not any(layer.attention_softcap or layer.sinks for layer in readers)
+
+
+def _key_offset(spec: ModelSpec, weights: Weights, i: int, projected: list[Floats]) -> Floats:
+    """Mean [kv_heads * head_dim] of a layer's keys after RoPE, the first token's left out: it is unlike all others.
+
+    Channels that RoPE hardly turns are far from zero on every token, and the scale of a key is theirs.
+    """
+    layer = spec.layers[i]
+    begin, columns = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
+    total, rows = np.zeros(columns), 0
+    for qkv in projected:
+        keys = np.ascontiguousarray(qkv[:, begin : begin + columns])
+        turned = _turned(spec, weights, i, keys, "k_norm").reshape(len(keys), columns)[1:]
+        total += np.add.reduce(turned.astype(np.float64), axis=0)
+        rows += len(turned)
+    return as_float(total / max(rows, 1))
+
+
+def _turned(spec: ModelSpec, weights: Weights, i: int, columns: Floats, norm: str) -> Floats:
+    """columns [n, heads * head_dim] from position 0 after their norm, if there is one, and RoPE -> [n, heads, head_dim]."""
+    layer = spec.layers[i]
+    x = columns.reshape(len(columns), -1, layer.head_dim)
+    if layer.qk_norm:
+        weight = weights[f"layers.{i}.{norm}"]
+        x = rmsnorm_rows(x.reshape(-1, layer.head_dim), weight, spec.norm_eps).reshape(x.shape)
+    return rope_rotate(x, *rope_tables(layer.rope_base, layer.head_dim, len(x), layer.rope_factor))
 
 
 def _compensate(weights: Weights, names: list[str], gram: Floats) -> None:
