@@ -1,6 +1,6 @@
-"""Rewrites float weights so that int8 loses little, at no cost per token.
+"""Rewrites float weights so that int8 loses little, at next to no cost per token.
 
-Three exact rewrites of the same function:
+Three exact rewrites of the same function, at no cost:
 
 1. **Rotation.** The residual stream is rotated (see `rotation`), and each head's values too. Norm weights go into the maps that
    follow them and become 1; the head gets the final norm's and so is no longer the embedding's twin.
@@ -15,6 +15,13 @@ This is SmoothQuant's rule (Xiao et al., 2022, arXiv 2211.10438) with means in p
 2 the fourth root of mean fourth powers. Maxima are misled by the first token, on which a channel of one layer is 300 times
 larger than any other: they move so much scale into that channel's weights that all other weights of the row lose their digits.
 Tokens count relative to the norm of what their product is added to for the same reason.
+
+Two things cost next to nothing per token:
+
+4. **Groups.** The MLP's channels are sorted by size, and the executor gives each of `spec.DOWN_GROUPS` equal groups of them a scale of its
+   own: a token's large channels no longer take the digits of its small ones. What a first token does to one channel stays in a group.
+5. **Keys less what they share.** A vector taken off all keys takes one number off all scores of a query, and the softmax drops it. The mean
+   of the keys after RoPE is more than half of their energy, in pairs of channels that hardly turn, and most of their amax.
 
 Where post-norms forbid 1, scale is moved at the inputs of q, k, v, gate and up by the same rule, out of the norms before them. No
 scale crosses a clamp. A model that was trained in int8 (`native_int8`) is left as it is.
@@ -372,7 +379,7 @@ def _key_offset(spec: ModelSpec, weights: Weights, i: int, projected: list[Float
 def _turned(spec: ModelSpec, weights: Weights, i: int, columns: Floats, norm: str) -> Floats:
     """columns [n, heads * head_dim] from position 0 after their norm, if there is one, and RoPE -> [n, heads, head_dim]."""
     layer = spec.layers[i]
-    x = columns.reshape(len(columns), -1, layer.head_dim)
+    x: Floats = columns.reshape(len(columns), -1, layer.head_dim)
     if layer.qk_norm:
         weight = weights[f"layers.{i}.{norm}"]
         x = rmsnorm_rows(x.reshape(-1, layer.head_dim), weight, spec.norm_eps).reshape(x.shape)

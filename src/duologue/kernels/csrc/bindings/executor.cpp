@@ -144,7 +144,7 @@ void register_executor(nb::module_& m) {
              nb::arg("embedding_scale") = 1.0f, nb::arg("logit_softcap") = 0.0f)
         .def("add_layer",
              [](Model& model, int heads, int kv_heads, int head_dim, int window, int kv_owner, float norm_eps, float softmax_scale, Matrix rope_cos, Matrix rope_sin,
-                Floats attention_norm, Floats mlp_norm, nb::handle qkv, nb::handle output, nb::handle gate_up, nb::list down, int mlp, float attention_softcap,
+                Floats attention_norm, Floats mlp_norm, nb::handle qkv, nb::handle output, nb::handle gate_up, nb::typed<nb::sequence, nb::object> down, int mlp, float attention_softcap,
                 float qkv_clamp, float mlp_clamp, std::optional<Floats> attention_post_norm, std::optional<Floats> mlp_post_norm, std::optional<Floats> q_norm,
                 std::optional<Floats> k_norm, std::optional<Floats> sinks, std::optional<Floats> key_offset) {
                  require(!model.finished, "add_layer: the model is finished");
