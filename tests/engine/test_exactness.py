@@ -67,9 +67,9 @@ def test_negative_control_a_changed_weight_byte_changes_the_logits(tiny_model: P
     ids = prompt(tiny_model, 40)
     expected = ForwardCase(tiny_model, threads=2).run(ids, 40)
     arrays = dict(tiny_model.arrays)
-    down = arrays["layers.0.down.codes"].copy()
+    down = arrays["layers.0.down.0.codes"].copy()
     down.reshape(-1).view(np.uint8)[5] ^= 0x20
-    arrays["layers.0.down.codes"] = down
+    arrays["layers.0.down.0.codes"] = down
     changed = dataclasses.replace(tiny_model, arrays=arrays)
     assert (ForwardCase(changed, threads=2).run(ids, 40) != expected).any()
 

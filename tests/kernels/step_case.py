@@ -55,6 +55,12 @@ def reference_decoder(spec: ModelSpec, weights: dict[str, npt.NDArray[np.float32
                 attention_softcap=layer.attention_softcap,
                 qkv_clamp=layer.qkv_clamp,
                 mlp_clamp=layer.mlp_clamp,
+                down_groups=spec.down_groups(i),
+                key_offset=(
+                    weights[own + "key_offset"].reshape(layer.kv_heads, layer.head_dim)
+                    if own + "key_offset" in weights
+                    else None
+                ),
                 **{name: weights.get(own + name) for name in vectors},
             )
         )
@@ -70,6 +76,16 @@ def reference_decoder(spec: ModelSpec, weights: dict[str, npt.NDArray[np.float32
     )
 
 
+def key_offsets(spec: ModelSpec, seed: int) -> dict[str, npt.NDArray[np.float32]]:
+    """A vector to take off the keys of every layer that stores some."""
+    rng = np.random.default_rng(seed)
+    return {
+        f"layers.{i}.key_offset": rng.standard_normal(layer.kv_heads * layer.head_dim).astype(np.float32)
+        for i, layer in enumerate(spec.layers)
+        if layer.kv_owner is None
+    }
+
+
 def make_spec(
     heads: int,
     kv_heads: int,
@@ -77,6 +93,7 @@ def make_spec(
     windows: Sequence[int] = (0, 0),
     owners: Sequence[int | None] | None = None,
     head_dim: int = 32,
+    mlp_size: int = 176,
     tied_head: bool = False,
     embedding_scale: float = 1.0,
     logit_softcap: float = 0.0,
@@ -89,7 +106,7 @@ def make_spec(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        mlp=176,
+        mlp=mlp_size,
         vocab=203,
         windows=windows,
         kv_owners=owners,

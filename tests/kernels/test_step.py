@@ -17,7 +17,7 @@ from duologue.kernels.rows import quantize_rows
 from duologue.models.random_model import random_weights
 from duologue.models.spec import Mlp, ModelSpec
 from tests.kernels.isas import ISAS
-from tests.kernels.step_case import Ids, StepCase, make_spec, reference_decoder
+from tests.kernels.step_case import Ids, StepCase, key_offsets, make_spec, reference_decoder
 
 SPECS = {
     "mha": make_spec(4, 4),
@@ -39,6 +39,8 @@ SPECS = {
         qk_norm=True,
     ),
     "sinks": make_spec(6, 2, windows=(0, 50), sinks=True),
+    "groups": make_spec(4, 2, windows=(0, 40, 0), owners=(None, None, 0), mlp_size=320),
+    "groups-post-norms": make_spec(4, 2, mlp_size=192, mlp=Mlp.GATED_GELU, post_norms=True),
 }  # fmt: skip
 
 
@@ -60,7 +62,20 @@ def test_equals_the_reference(name: str, isa: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["mha", "gqa", "mqa", "windows", "shared", "gemma2", "gemma3", "duologue", "sinks"]
+    "name",
+    [
+        "mha",
+        "gqa",
+        "mqa",
+        "windows",
+        "shared",
+        "gemma2",
+        "gemma3",
+        "duologue",
+        "sinks",
+        "groups",
+        "groups-post-norms",
+    ],
 )
 def test_chunks_threads_and_batch_do_not_matter(name: str) -> None:
     spec = SPECS[name]
@@ -75,7 +90,35 @@ def test_chunks_threads_and_batch_do_not_matter(name: str) -> None:
     np.testing.assert_array_equal(case.run(tokens[:70], [1]), expected[:70])
 
 
-@pytest.mark.parametrize("name", ["gqa", "mqa"])
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", ["gqa", "shared", "groups"])
+def test_keys_are_stored_less_an_offset(name: str, isa: str) -> None:
+    spec = SPECS[name]
+    weights = random_weights(spec, 6)
+    weights |= key_offsets(spec, 7)
+    tokens = prompt(spec, 150)
+    case = StepCase(spec, weights, threads=2, isa=isa)
+    got = case.run(tokens, [61, 1, 1, 30])
+    np.testing.assert_array_equal(got, reference.forward(reference_decoder(spec, weights), tokens))
+    np.testing.assert_array_equal(case.run(tokens, [len(tokens)]), got)
+
+
+def test_inputs_of_the_down_projection_have_a_scale_for_each_group() -> None:
+    """Negative control: one scale for the whole row gives other logits."""
+    spec = SPECS["groups"]
+    weights = random_weights(spec, 8)
+    assert [spec.down_groups(i) for i in range(3)] == [4, 4, 4]
+    tokens = prompt(spec, 20)
+    decoder = reference_decoder(spec, weights)
+    one_scale = dataclasses.replace(
+        decoder, layers=[dataclasses.replace(layer, down_groups=1) for layer in decoder.layers]
+    )
+    got = StepCase(spec, weights).run(tokens, [20])
+    np.testing.assert_array_equal(got, reference.forward(decoder, tokens))
+    assert not np.array_equal(got, reference.forward(one_scale, tokens))
+
+
+@pytest.mark.parametrize("name", ["gqa", "mqa", "groups"])
 def test_a_sequence_among_32_others_gets_its_own_logits(name: str) -> None:
     spec = SPECS[name]
     weights = random_weights(spec, 4)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from duologue.bench.perplexity import LogitReader
+from duologue.kernels import PAGE_TOKENS
 from duologue.kernels.rows import quantize_rows
 from duologue.models.calibrate import calibrate
 from duologue.models.checkpoint import Weights
@@ -19,6 +21,7 @@ from duologue.models.rewrite import rotate_model
 from duologue.models.spec import Mlp, ModelSpec
 from tests.cli.processes import environment
 from tests.kernels.isas import ISAS
+from tests.kernels.step_case import StepCase
 
 CALIBRATION_IDS = np.random.default_rng(0).integers(0, 320, 300).astype(np.int32)
 OTHER_IDS = np.random.default_rng(1).integers(0, 320, 200)
@@ -27,8 +30,9 @@ SPECS = {
     "mha": random_spec(kv_heads=4),
     "gqa": random_spec(kv_heads=2, hidden=80, head_dim=48),
     "mqa tied": random_spec(kv_heads=1, tied_head=True),
+    "groups": random_spec(kv_heads=2, mlp=128),
     "windows and shared KV": random_spec(
-        kv_heads=2, layers=4, windows=[0, 20, 20, 0], kv_owners=[None, None, 1, 0]
+        kv_heads=2, layers=4, mlp=128, windows=[0, 20, 20, 0], kv_owners=[None, None, 1, 0]
     ),
     "post-norms, tied": random_spec(
         kv_heads=1, layers=3, windows=[20, 20, 0], tied_head=True, post_norms=True, qk_norm=True, mlp_kind=Mlp.GATED_GELU,
@@ -129,6 +133,52 @@ def test_int8_errs_less_where_channels_stand_out() -> None:
     )
     assert rotated < 0.8 * plain
     assert calibrated < 0.8 * rotated
+
+
+def test_scales_of_groups_lower_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a model whose MLP says most of what there is."""
+    spec = random_spec(kv_heads=2, layers=1, mlp=512)
+    weights = random_weights(spec, 3)
+    weights["layers.0.down"] *= 20
+    weights["layers.0.gate"] *= 3
+    expected = reference_logits(spec, weights, OTHER_IDS)
+    grouped = int8_error(spec, calibrate(spec, weights, CALIBRATION_IDS), expected)
+    monkeypatch.setattr("duologue.models.spec.DOWN_GROUPS", 1)
+    whole = int8_error(spec, calibrate(spec, weights, CALIBRATION_IDS), expected)
+    print(f"four groups {grouped:.4f}, one {whole:.4f}")
+    assert grouped < 0.95 * whole
+
+
+def test_keys_are_finer_without_what_they_share() -> None:
+    """RoPE turns the last pairs so slowly that they keep what all embeddings have in common."""
+    spec = random_spec(kv_heads=2, rope_base=1e6)
+    weights = random_weights(spec, 3)
+    shared = np.random.default_rng(5).standard_normal(spec.hidden_size).astype(np.float32)
+    weights["embedding"] = weights["embedding"] + 2 * shared
+    calibrated = calibrate(spec, weights, CALIBRATION_IDS)
+    raw = {name: w for name, w in calibrated.items() if not name.endswith("key_offset")}
+    assert len(raw) == len(calibrated) - len(spec.layers)
+    assert _mean_key_scale(spec, calibrated) < 0.9 * _mean_key_scale(spec, raw)
+
+
+def _mean_key_scale(spec: ModelSpec, weights: Weights) -> float:
+    """Of a full page's keys, over all layers and heads."""
+    case = StepCase(spec, weights, pages=1)
+    case.run(OTHER_IDS[:PAGE_TOKENS], [PAGE_TOKENS])
+    assert case.pools[0] is not None
+    dim = spec.layers[0].head_dim
+    blocks = case.pools[0].reshape(-1, PAGE_TOKENS * (2 * dim + 8))
+    return float(blocks[:, 2 * PAGE_TOKENS * dim :].view(np.float32)[:, :PAGE_TOKENS].mean())
+
+
+@pytest.mark.parametrize("field", [{"attention_softcap": 5.0}, {"sinks": True}])
+def test_keys_stay_where_a_score_itself_counts(field: dict[str, float]) -> None:
+    spec = random_spec(kv_heads=2, layers=3, kv_owners=[None, None, 0])
+    layers = (*spec.layers[:2], dataclasses.replace(spec.layers[2], **field))
+    spec = dataclasses.replace(spec, layers=layers)
+    calibrated = calibrate(spec, random_weights(spec, 3), CALIBRATION_IDS)
+    # Layer 2 reads the keys of layer 0.
+    assert [f"layers.{i}.key_offset" in calibrated for i in range(3)] == [False, True, False]
 
 
 def test_the_given_weights_stay_as_they_are() -> None:

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 
 import numpy as np
 import pytest
 
 from duologue.errors import UnsupportedModelError
-from duologue.kernels.gemm import Epilogue, gemm_int8
+from duologue.kernels.gemm import Epilogue, gemm_int8, gemm_int8_accumulators
 from duologue.kernels.rows import quantize_rows, silu_mul
 from duologue.models.checkpoint import Weights
-from duologue.models.pack import layer_weights, pack_model, packed_weight
+from duologue.models.pack import down_weights, layer_weights, pack_model, packed_weight
 from duologue.models.packed_model import PackedModel
 from duologue.models.random_model import random_spec, random_weights
 from duologue.models.rope import cos_sin, rope_kinds, rope_tables
@@ -28,7 +29,8 @@ def product(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def test_packed_maps_compute_what_their_weights_do() -> None:
-    packed = layer_weights(pack_model(SPEC, WEIGHTS), SPEC, 1)
+    arrays = pack_model(SPEC, WEIGHTS)
+    packed = layer_weights(arrays, SPEC, 1)
     own = {name: WEIGHTS[f"layers.1.{name}"] for name in ("q", "k", "v", "output", "gate", "up", "down")}
     generator = np.random.default_rng(0)
     x = generator.standard_normal((5, 48), dtype=np.float32)
@@ -37,9 +39,33 @@ def test_packed_maps_compute_what_their_weights_do() -> None:
     assert np.array_equal(gemm_int8(a, a_scale, packed["qkv"]), qkv)
     gated = gemm_int8(a, a_scale, packed["gate_up"], Epilogue.GATED_SILU)
     assert np.array_equal(gated, silu_mul(product(x, own["gate"]), product(x, own["up"])))
-    for name, depth in (("output", 64), ("down", 80)):
+    (down,) = down_weights(arrays, SPEC, 1)
+    for weight, name, depth in ((packed["output"], "output", 64), (down, "down", 80)):
         x = generator.standard_normal((5, depth), dtype=np.float32)
-        assert np.array_equal(gemm_int8(*quantize_rows(x), packed[name]), product(x, own[name]))
+        assert np.array_equal(gemm_int8(*quantize_rows(x), weight), product(x, own[name]))
+
+
+def test_groups_of_the_down_projection_are_its_columns_under_one_scale() -> None:
+    spec = random_spec(mlp=128)
+    weights = random_weights(spec, 0)
+    groups = down_weights(pack_model(spec, weights), spec, 1)
+    codes, scale = quantize_rows(weights["layers.1.down"])
+    a = np.random.default_rng(0).integers(-127, 128, (5, 128), dtype=np.int8)
+    whole = a.astype(np.int32) @ codes.astype(np.int32).T
+    parts = [
+        gemm_int8_accumulators(part, group)[:, : spec.hidden_size]
+        for part, group in zip(np.split(a, 4, axis=1), groups, strict=True)
+    ]
+    assert np.array_equal(np.add.reduce(parts), whole)
+    for group in groups:
+        assert group.k == 32
+        assert np.array_equal(group.scale[: spec.hidden_size], scale)
+
+
+def test_a_model_trained_in_int8_has_one_scale_per_row() -> None:
+    spec = dataclasses.replace(random_spec(mlp=128), native_int8=True)
+    (down,) = down_weights(pack_model(spec, random_weights(spec, 0)), spec, 0)
+    assert down.k == 128
 
 
 def test_a_tied_model_has_a_head_of_its_own_only_when_given_one() -> None:

@@ -19,7 +19,7 @@ from duologue.kernels.rows import (
     rmsnorm_rows,
     rope_rotate,
 )
-from duologue.models.pack import MLP_EPILOGUES, layer_weights, packed_weight
+from duologue.models.pack import MLP_EPILOGUES, down_weights, layer_weights, packed_weight
 from duologue.models.packed_model import PackedModel
 from duologue.models.reference import attend
 from duologue.models.rope import rope_tables
@@ -48,10 +48,10 @@ def float_attention_logits(model: PackedModel, ids: Sequence[int], *, chunk_toke
             stored.append(stored[layer.kv_owner])
         sinks = arrays[own + "sinks"][: layer.heads] if layer.sinks else None
         attended = attend(q, *stored[i], layer, sinks)
-        x = _added(model, x, attended, maps["output"], own + "attention_post_norm")
+        x = _added(model, x, attended, [maps["output"]], own + "attention_post_norm")
         inputs = rmsnorm_quantize_rows(x, arrays[own + "mlp_norm"], spec.norm_eps)
         hidden = gemm_int8(*inputs, maps["gate_up"], MLP_EPILOGUES[layer.mlp], limit=layer.mlp_clamp)
-        x = _added(model, x, hidden, maps["down"], own + "mlp_post_norm")
+        x = _added(model, x, hidden, down_weights(arrays, spec, i), own + "mlp_post_norm")
     untied = "head.codes" in arrays
     head = packed_weight(arrays, "head", spec.vocab_size, spec.hidden_size) if untied else embedding
     cap = spec.logit_softcap
@@ -70,13 +70,13 @@ def _turned(model: PackedModel, i: int, norm: str, x: Floats) -> Floats:
     return by_head
 
 
-def _added(model: PackedModel, x: Floats, inputs: Floats, weight: PackedWeight, norm: str) -> Floats:
+def _added(model: PackedModel, x: Floats, inputs: Floats, groups: list[PackedWeight], norm: str) -> Floats:
     """x [n, hidden] and the product of the quantised inputs with a map, which may have a norm of its own."""
     post_norm = model.arrays.get(norm)
-    if post_norm is None:
-        gemm_int8(*quantize_rows(inputs), weight, Epilogue.ADD, out=x)
-        return x
-    return rmsnorm_add_rows(x, gemm_int8(*quantize_rows(inputs), weight), post_norm, model.spec.norm_eps)
+    out = x if post_norm is None else np.zeros_like(x)
+    for part, weight in zip(np.split(inputs, len(groups), axis=1), groups, strict=True):
+        gemm_int8(*quantize_rows(part), weight, Epilogue.ADD, out=out)
+    return out if post_norm is None else rmsnorm_add_rows(x, out, post_norm, model.spec.norm_eps)
 
 
 def _unpacked_rows(codes: npt.NDArray[np.int8], rows: npt.NDArray[np.integer]) -> npt.NDArray[np.int8]:

@@ -40,7 +40,7 @@ from duologue.kernels import PAGE_TOKENS
 from duologue.models.load import PackedModel
 
 DEFAULT_KV_MEMORY_BYTES = 1 << 30
-NUMERICS_VERSION = 1
+NUMERICS_VERSION = 2
 """Raise it when equal tokens and weights come to give other KV."""
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 _log = logging.getLogger(__name__)

@@ -19,13 +19,13 @@ from duologue.models.checkpoint import Weights
 from duologue.models.rope import rope_kinds, rope_tables
 from duologue.models.spec import LayerSpec, Mlp, ModelSpec
 
-CALIBRATION_VERSION = 4
+CALIBRATION_VERSION = 5
 """Raised when `calibrate` would give other weights for the same checkpoint and text."""
 
 QUANTISER_VERSION = 1
 """Raised when the same float weights would give other codes or scales."""
 
-PACKED_LAYOUT_VERSION = 1
+PACKED_LAYOUT_VERSION = 2
 """Raised when the packed arrays, their names or their order of bytes change."""
 
 TOKENIZER_VERSION = 2
@@ -71,7 +71,10 @@ def pack_model(spec: ModelSpec, weights: Weights) -> Arrays:
         _put(arrays, own + "output", [weights[own + "output"]])
         gate_up = ("gate", "up") if layer.mlp.gated else ("up",)
         _put(arrays, own + "gate_up", [weights[own + name] for name in gate_up], gated=layer.mlp.gated)
-        _put(arrays, own + "down", [weights[own + "down"]])
+        for g, packed in enumerate(pack_groups(own + "down", weights[own + "down"], spec.down_groups(i))):
+            _put_packed(arrays, f"{own}down.{g}", packed)
+        if own + "key_offset" in weights:
+            arrays[own + "key_offset"] = weights[own + "key_offset"]
     return arrays
 
 
@@ -92,8 +95,22 @@ def quantize_and_pack(
         raise UnsupportedModelError(f"weight {name} {list(codes.shape)} cannot be packed: {error}") from error
 
 
+def pack_groups(name: str, weight: npt.NDArray[np.float32], groups: int) -> list[PackedWeight]:
+    """Packed maps of equal, neighbouring groups of the columns of a weight [n, k], under the scales of whole rows.
+
+    Raises as `quantize_and_pack`.
+    """
+    if groups == 1:
+        return [quantize_and_pack(name, [weight])]
+    codes, scale = quantize_rows(weight, name=name)
+    return [pack_weight(part, scale) for part in np.split(codes, groups, axis=1)]
+
+
 def _put(arrays: Arrays, name: str, parts: list[npt.NDArray[np.float32]], *, gated: bool = False) -> None:
-    packed = quantize_and_pack(name, parts, gated=gated)
+    _put_packed(arrays, name, quantize_and_pack(name, parts, gated=gated))
+
+
+def _put_packed(arrays: Arrays, name: str, packed: PackedWeight) -> None:
     arrays[f"{name}.codes"] = packed.codes
     arrays[f"{name}.compensation"] = packed.compensation
     arrays[f"{name}.scale"] = packed.scale
@@ -127,7 +144,7 @@ def optional_norms(layer: LayerSpec) -> list[str]:
 def layer_weights(
     arrays: Mapping[str, npt.NDArray[Any]], spec: ModelSpec, index: int
 ) -> dict[str, PackedWeight]:
-    """The packed maps of one layer, by the executor's names: qkv, output, gate_up, down."""
+    """The packed maps of one layer, by the executor's names: qkv, output, gate_up. For down see `down_weights`."""
     layer: LayerSpec = spec.layers[index]
     query = layer.heads * layer.head_dim
     kv = 2 * layer.kv_heads * layer.head_dim if layer.kv_owner is None else 0
@@ -142,5 +159,11 @@ def layer_weights(
             spec.hidden_size,
             gated=layer.mlp.gated,
         ),
-        "down": packed_weight(arrays, own + "down", spec.hidden_size, layer.mlp_size),
     }
+
+
+def down_weights(arrays: Mapping[str, npt.NDArray[Any]], spec: ModelSpec, index: int) -> list[PackedWeight]:
+    """The packed down projection of one layer, a map for each group of its input's channels."""
+    groups = spec.down_groups(index)
+    width = spec.layers[index].mlp_size // groups
+    return [packed_weight(arrays, f"layers.{index}.down.{g}", spec.hidden_size, width) for g in range(groups)]

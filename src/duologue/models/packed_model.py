@@ -9,7 +9,13 @@ from typing import Any
 import numpy.typing as npt
 
 from duologue.kernels import _native
-from duologue.models.pack import MLP_EPILOGUES, layer_weights, optional_norms, packed_weight
+from duologue.models.pack import (
+    MLP_EPILOGUES,
+    down_weights,
+    layer_weights,
+    optional_norms,
+    packed_weight,
+)
 from duologue.models.rope import rope_kind, rope_kinds
 from duologue.models.spec import ModelSpec
 
@@ -66,12 +72,13 @@ class PackedModel:
                 packed["qkv"],
                 packed["output"],
                 packed["gate_up"],
-                packed["down"],
+                down_weights(arrays, spec, i),
                 mlp=int(MLP_EPILOGUES[layer.mlp]),
                 attention_softcap=layer.attention_softcap,
                 qkv_clamp=layer.qkv_clamp,
                 mlp_clamp=layer.mlp_clamp,
                 sinks=arrays[own + "sinks"][: layer.heads] if layer.sinks else None,
+                key_offset=arrays.get(own + "key_offset"),
                 **{name: arrays[own + name] for name in optional_norms(layer)},
             )
         model.finish()

@@ -13,6 +13,8 @@ from typing import Any
 from duologue.errors import UnsupportedModelError
 
 MAX_HEAD_DIM = 256
+DOWN_GROUPS = 4
+"""Groups of MLP channels with a scale of their own, in calibrated models."""
 # A RoPE table is made for every position; a damaged file must not ask for terabytes.
 MAX_CONTEXT_TOKENS = 1 << 22
 
@@ -156,6 +158,14 @@ class ModelSpec:
     def kv_bytes_per_token(self) -> int:
         """Bytes that one position adds to the KV cache over all layers, windows not considered."""
         return sum(layer.kv_bytes_per_token for layer in self.layers)
+
+    def down_groups(self, index: int) -> int:
+        """Into how many groups of channels the input of a layer's down projection is cut, each with a scale per token.
+
+        One for a model trained in int8, and where groups would not be multiples of 16.
+        """
+        width = self.layers[index].mlp_size
+        return 1 if self.native_int8 or width % (16 * DOWN_GROUPS) else DOWN_GROUPS
 
     def to_json(self) -> str:
         """Canonical JSON: equal specs give equal text."""

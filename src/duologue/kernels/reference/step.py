@@ -38,6 +38,10 @@ class Linear:
         acc = a_codes.astype(np.int32) @ self.codes.astype(np.int32).T  # [M, K] @ [K, N] -> [M, N]
         return np.asarray((acc.astype(np.float32) * a_scale[:, None]) * self.scale[None, :])
 
+    def split(self, groups: int) -> list[Linear]:
+        """The maps of equal, neighbouring groups of inputs."""
+        return [Linear(codes, self.scale) for codes in np.split(self.codes, groups, axis=1)]
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -71,6 +75,8 @@ class Layer:
     q_norm: Floats | None = None
     k_norm: Floats | None = None
     sinks: Floats | None = None
+    key_offset: Floats | None = None  # [kv_heads, head_dim], taken off keys before they are stored
+    down_groups: int = 1  # of the down projection's input, each with a scale of its own
 
 
 @dataclass(frozen=True)
@@ -108,13 +114,22 @@ def forward(model: Decoder, token_ids: npt.NDArray[np.int32]) -> Floats:
             k, v = np.split(qkv[:, columns:], 2, axis=1)
             k = _head_norm(k.reshape(n, layer.kv_heads, layer.head_dim), layer.k_norm, eps)
             k = rope_rotate(k, cos, sin)
+            if layer.key_offset is not None:
+                k = k - layer.key_offset
             stored.append((k, v.reshape(n, layer.kv_heads, layer.head_dim)))
         else:
             stored.append(stored[layer.kv_owner])
         attended = _attention(layer, q, *stored[-1])
         x = x + _post_norm(layer.output(*quantize_rows(attended)), layer.attention_post_norm, eps)
         hidden = _mlp(layer, *rmsnorm_quantize_rows(x, layer.mlp_norm, eps))
-        x = x + _post_norm(layer.down(*quantize_rows(hidden)), layer.mlp_post_norm, eps)
+        parts = zip(
+            np.split(hidden, layer.down_groups, axis=1), layer.down.split(layer.down_groups), strict=True
+        )
+        products = [down(*quantize_rows(part)) for part, down in parts]
+        if layer.mlp_post_norm is not None:
+            products = [rmsnorm_rows(sum(products[1:], products[0]), layer.mlp_post_norm, eps)]
+        for product in products:
+            x = x + product
     logits = model.head(*rmsnorm_quantize_rows(x, model.final_norm, model.norm_eps))
     return softcap(logits, np.float32(model.logit_softcap)) if model.logit_softcap > 0 else logits
 

@@ -145,9 +145,9 @@ void register_executor(nb::module_& m) {
              nb::arg("embedding_scale") = 1.0f, nb::arg("logit_softcap") = 0.0f, nb::arg("embedding_channels") = nb::none())
         .def("add_layer",
              [](Model& model, int heads, int kv_heads, int head_dim, int window, int kv_owner, float norm_eps, float softmax_scale, Matrix rope_cos, Matrix rope_sin,
-                Floats attention_norm, Floats mlp_norm, nb::handle qkv, nb::handle output, nb::handle gate_up, nb::handle down, int mlp, float attention_softcap,
+                Floats attention_norm, Floats mlp_norm, nb::handle qkv, nb::handle output, nb::handle gate_up, nb::typed<nb::sequence, nb::object> down, int mlp, float attention_softcap,
                 float qkv_clamp, float mlp_clamp, std::optional<Floats> attention_post_norm, std::optional<Floats> mlp_post_norm, std::optional<Floats> q_norm,
-                std::optional<Floats> k_norm, std::optional<Floats> sinks) {
+                std::optional<Floats> k_norm, std::optional<Floats> sinks, std::optional<Floats> key_offset) {
                  require(!model.finished, "add_layer: the model is finished");
                  require(int64_t(rope_cos.shape(1)) == head_dim / 2 && rope_sin.shape(0) == rope_cos.shape(0) && rope_sin.shape(1) == rope_cos.shape(1),
                          "rope tables must be [positions, head_dim / 2]");
@@ -169,20 +169,21 @@ void register_executor(nb::module_& m) {
                  layer.q_norm = model.hold_optional(q_norm, head_dim, "q_norm and k_norm must be [head_dim]");
                  layer.k_norm = model.hold_optional(k_norm, head_dim, "q_norm and k_norm must be [head_dim]");
                  layer.sinks = model.hold_optional(sinks, heads, "sinks must be [heads]");
+                 layer.key_offset = model.hold_optional(key_offset, int64_t(kv_heads) * head_dim, "key_offset must be [kv_heads * head_dim]");
                  layer.rope = {model.hold(rope_cos), model.hold(rope_sin), int64_t(rope_cos.shape(0))};
                  layer.attention_norm = model.hold(attention_norm);
                  layer.mlp_norm = model.hold(mlp_norm);
                  layer.qkv = model.weight(qkv);
-                 layer.output = model.weight(output);
+                 layer.output.push_back(model.weight(output));
                  layer.gate_up = model.weight(gate_up);
-                 layer.down = model.weight(down);
+                 for (nb::handle group : down) layer.down.push_back(model.weight(group));
                  model.spec.layers.push_back(layer);
              },
              nb::arg("heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("window"), nb::arg("kv_owner"), nb::arg("norm_eps"), nb::arg("softmax_scale"),
              nb::arg("rope_cos"), nb::arg("rope_sin"), nb::arg("attention_norm"), nb::arg("mlp_norm"), nb::arg("qkv"), nb::arg("output"), nb::arg("gate_up"),
              nb::arg("down"), nb::arg("mlp") = static_cast<int>(Epilogue::kGatedSilu), nb::arg("attention_softcap") = 0.0f, nb::arg("qkv_clamp") = 0.0f,
              nb::arg("mlp_clamp") = 0.0f, nb::arg("attention_post_norm") = nb::none(), nb::arg("mlp_post_norm") = nb::none(), nb::arg("q_norm") = nb::none(),
-             nb::arg("k_norm") = nb::none(), nb::arg("sinks") = nb::none())
+             nb::arg("k_norm") = nb::none(), nb::arg("sinks") = nb::none(), nb::arg("key_offset") = nb::none())
         .def("finish",
              [](Model& model) {
                  model.spec.finish();

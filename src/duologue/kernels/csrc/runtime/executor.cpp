@@ -13,7 +13,7 @@ constexpr int32_t kAttentionRows = 192;
 // Up to so many rows, columns are cut over the threads and each weight is read by one of them.
 constexpr int64_t kFewRows = 64;
 
-enum CounterOf : size_t { kQkv, kAttention, kOutput, kGateUp, kDown, kCountersPerLayer };
+enum CounterOf : size_t { kQkv, kAttention, kOutput, kGateUp, kDown };
 
 struct Range {
     int64_t begin, end;
@@ -41,8 +41,10 @@ Executor::Executor(const ModelSpec& spec, const KernelTable& kernels, int thread
       kernels_(kernels),
       team_(threads),
       scratch_(static_cast<size_t>(team_.size())),
+      counters_per_layer_(0),
       counters_per_phase_(1) {
     for (const LayerSpec& layer : spec.layers) {
+        counters_per_layer_ = std::max(counters_per_layer_, kDown + layer.down.size());
         const int32_t heads_per_kv = layer.heads / layer.kv_heads;
         const auto same = [&](const AttentionPlan& plan) {
             return plan.kv_heads == layer.kv_heads && plan.heads_per_kv == heads_per_kv && plan.head_dim == layer.head_dim && plan.window == layer.window;
@@ -72,19 +74,21 @@ int64_t Executor::workspace_bytes() const {
 void Executor::reserve(const StepBatch& batch) {
     const int64_t tokens = batch.token_count();
     int64_t qkv = 0, query = 0, heads = 0, mlp = 0, depth = round_up(spec_.hidden, kPackDepth), head_dim = 0;
+    int64_t groups = 1;
     bool post_norms = false;
     for (const LayerSpec& layer : spec_.layers) {
         qkv = std::max(qkv, layer.qkv.n);
         query = std::max(query, layer.query_columns());
         heads = std::max<int64_t>(heads, layer.heads);
-        mlp = std::max(mlp, layer.down.k);
-        depth = std::max({depth, layer.down.k_padded(), layer.output.k_padded()});
+        mlp = std::max(mlp, layer.mlp_columns());
+        depth = std::max({depth, layer.mlp_columns(), layer.output.front().k_padded()});
+        groups = std::max(groups, static_cast<int64_t>(layer.down.size()));
         head_dim = std::max<int64_t>(head_dim, layer.head_dim);
         post_norms = post_norms || layer.attention_post_norm != nullptr;
     }
     grow(x_, tokens * spec_.hidden);
     grow(codes_, std::max<int64_t>(tokens, batch.logit_count) * depth);
-    grow(scale_, std::max<int64_t>(tokens, batch.logit_count));
+    grow(scale_, std::max<int64_t>(tokens, batch.logit_count) * groups);
     grow(qkv_, tokens * qkv);
     grow(q_codes_, tokens * query);
     grow(q_scale_, tokens * heads);
@@ -103,13 +107,14 @@ void Executor::reserve(const StepBatch& batch) {
     };
     reserve_for(spec_.head);
     for (const LayerSpec& layer : spec_.layers)
-        for (const PackedWeight* w : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) reserve_for(*w);
-    const size_t phases = spec_.layers.size() * kCountersPerLayer + 2;
+        for (const PackedWeight* w : {&layer.qkv, &layer.output.front(), &layer.gate_up, &layer.down.front()}) reserve_for(*w);
+    const size_t phases = spec_.layers.size() * counters_per_layer_ + 2;
     if (counters_.size() < phases * blocks) counters_ = std::vector<Counter>(phases * blocks);
     counters_per_phase_ = blocks;
     for (ThreadScratch& scratch : scratch_) {
         grow(scratch.gemm, gemm_bytes);
         grow(scratch.codes, depth);
+        grow(scratch.scale, groups);
         for (const AttentionPlan& plan : plans_) {
             const int32_t rows = std::max(kAttentionRows, plan.heads_per_kv);
             grow(scratch.attention, kernels_.attention_scratch_bytes(rows, plan.head_dim));
@@ -186,21 +191,28 @@ int64_t Executor::row_blocks(int64_t rows, int64_t depth) const {
 
 // One token: every thread quantises it for itself, which is cheaper than meeting at a barrier. More: each thread its rows.
 template <typename QuantizeRows>
-Executor::Quantized Executor::quantize_phase(int64_t rows, int64_t depth, int thread, QuantizeRows&& quantize) {
+Executor::Quantized Executor::quantize_phase(int64_t rows, int64_t stride, int thread, QuantizeRows&& quantize) {
     if (rows == 1) {
         ThreadScratch& own = scratch_[static_cast<size_t>(thread)];
-        quantize(int64_t(0), int64_t(1), own.codes.data(), &own.scale);
-        return {own.codes.data(), &own.scale};
+        quantize(int64_t(0), int64_t(1), own.codes.data(), own.scale.data());
+        return {own.codes.data(), own.scale.data(), stride};
     }
     const Range part = static_part(rows, 1, thread, team_.size());
-    if (part.begin < part.end) quantize(part.begin, part.end - part.begin, codes_.data() + part.begin * depth, scale_.data() + part.begin);
+    if (part.begin < part.end) quantize(part.begin, part.end - part.begin, codes_.data() + part.begin * stride, scale_.data() + part.begin);
     team_.barrier();
-    return {codes_.data(), scale_.data()};
+    return {codes_.data(), scale_.data(), stride};
 }
 
 void Executor::gemm_phase(const Quantized& a, int64_t rows, const PackedWeight& w, Epilogue epilogue, float* out, int64_t out_stride, int thread,
                           Counter* counters, float limit) {
-    GemmArgs args{a.codes, w.k_padded(), a.scale, &w, epilogue, out, out_stride, nullptr, limit};
+    gemm_part(a, rows, w, epilogue, out, out_stride, thread, counters, limit);
+    team_.barrier();
+}
+
+// What this thread does of a product.
+void Executor::gemm_part(const Quantized& a, int64_t rows, const PackedWeight& w, Epilogue epilogue, float* out, int64_t out_stride, int thread,
+                         Counter* counters, float limit) {
+    GemmArgs args{a.codes, a.stride, a.scale, &w, epilogue, out, out_stride, nullptr, limit};
     void* scratch = scratch_[static_cast<size_t>(thread)].gemm.data();
     if (rows <= kFewRows) {
         // Few rows: the weights are the traffic, so each is read by one thread.
@@ -219,17 +231,22 @@ void Executor::gemm_phase(const Quantized& a, int64_t rows, const PackedWeight& 
             }
         }
     }
-    team_.barrier();
 }
 
-// x += a W^T, or x += rmsnorm(a W^T) * post_norm.
-void Executor::add_phase(const Quantized& a, int64_t rows, const PackedWeight& w, const float* post_norm, float norm_eps, float* x, int thread,
-                         Counter* counters) {
-    if (post_norm == nullptr) {
-        gemm_phase(a, rows, w, Epilogue::kAdd, x, w.n, thread, counters);
-        return;
+// x += a W^T, or x += rmsnorm(a W^T) * post_norm; where the inputs come in groups, their products are added one after another.
+void Executor::add_phase(const Quantized& a, int64_t rows, const std::vector<PackedWeight>& groups, const float* post_norm, float norm_eps, float* x,
+                         int thread, Counter* counters) {
+    const PackedWeight& w = groups.front();
+    float* out = post_norm == nullptr ? x : branch_.data();
+    for (size_t g = 0; g < groups.size(); ++g) {
+        const int64_t at = static_cast<int64_t>(g);
+        const Quantized part{a.codes + at * w.k_padded(), a.scale + at * rows, a.stride};
+        const Epilogue epilogue = post_norm != nullptr && g == 0 ? Epilogue::kStore : Epilogue::kAdd;
+        gemm_part(part, rows, groups[g], epilogue, out, w.n, thread, counters + g * counters_per_phase_, 0.0f);
+        // Of few rows a thread has the same columns in every group.
+        if (rows > kFewRows || g + 1 == groups.size()) team_.barrier();
     }
-    gemm_phase(a, rows, w, Epilogue::kStore, branch_.data(), w.n, thread, counters);
+    if (post_norm == nullptr) return;
     const Range part = static_part(rows, 1, thread, team_.size());
     if (part.begin < part.end)
         kernels_.rmsnorm_add_rows(branch_.data() + part.begin * w.n, w.n, part.end - part.begin, w.n, post_norm, norm_eps, x + part.begin * w.n, w.n);
@@ -276,6 +293,8 @@ void Executor::rope_and_store(const StepBatch& batch, size_t layer_index, int th
         float* key = row + layer.query_columns() + h * dim;
         if (layer.k_norm != nullptr) kernels_.rmsnorm_rows(key, dim, 1, dim, layer.k_norm, layer.norm_eps, key, dim);
         kernels_.rope_rotate(key, dim, cos, sin);
+        if (layer.key_offset != nullptr)
+            for (int64_t d = 0; d < dim; ++d) key[d] -= layer.key_offset[h * dim + d];
         const float* value = row + layer.query_columns() + layer.kv_columns() + h * dim;
         const PageKind kind = layer.kind();
         const int64_t page = batch.page_table[kind][sequence_[static_cast<size_t>(token)] * batch.page_columns[kind] + position / kPageTokens];
@@ -378,15 +397,18 @@ void Executor::forward(const StepBatch& batch, int thread) {
             kernels_.rmsnorm_quantize_rows(x + begin * hidden, hidden, count, hidden, weight, eps, codes, round_up(hidden, kPackDepth), scale);
         });
     };
-    const auto plain = [&](const std::vector<float>& from, int64_t depth, size_t layer, const char* tensor) {
-        return quantize_phase(rows, round_up(depth, kPackDepth), thread, [&](int64_t begin, int64_t count, int8_t* codes, float* scale) {
+    const auto plain = [&](const std::vector<float>& from, const std::vector<PackedWeight>& groups, size_t layer, const char* tensor) {
+        const auto count_of_groups = static_cast<int64_t>(groups.size());
+        const int64_t part = groups.front().k, padded = groups.front().k_padded(), depth = count_of_groups * part, stride = count_of_groups * padded;
+        return quantize_phase(rows, stride, thread, [&](int64_t begin, int64_t count, int8_t* codes, float* scale) {
             if (check_finite_) note_if_not_finite(from.data() + begin * depth, count * depth, layer, tensor);
-            kernels_.quantize_rows(from.data() + begin * depth, depth, count, depth, codes, round_up(depth, kPackDepth), scale);
+            for (int64_t g = 0; g < count_of_groups; ++g)
+                kernels_.quantize_rows(from.data() + begin * depth + g * part, depth, count, part, codes + g * padded, stride, scale + g * rows);
         });
     };
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
         const LayerSpec& layer = spec_.layers[i];
-        const auto counters = [&](size_t phase) { return counters_.data() + (i * kCountersPerLayer + phase) * counters_per_phase_; };
+        const auto counters = [&](size_t phase) { return counters_.data() + (i * counters_per_layer_ + phase) * counters_per_phase_; };
         gemm_phase(normed(layer.attention_norm, layer.norm_eps, i, "qkv"), rows, layer.qkv, Epilogue::kStore, qkv_.data(), layer.qkv.n, thread, counters(kQkv),
                    layer.qkv_clamp);
         rope_and_store(batch, i, thread);
@@ -407,12 +429,12 @@ void Executor::forward(const StepBatch& batch, int thread) {
             if (rows == 0) return;
         }
         const std::vector<float>& attended = i + 1 == spec_.layers.size() ? qkv_ : attention_;
-        add_phase(plain(attended, layer.output.k, i, "output"), rows, layer.output, layer.attention_post_norm, layer.norm_eps, x, thread, counters(kOutput));
-        gemm_phase(normed(layer.mlp_norm, layer.norm_eps, i, "gate_up"), rows, layer.gate_up, layer.mlp, mlp_.data(), layer.down.k, thread, counters(kGateUp),
+        add_phase(plain(attended, layer.output, i, "output"), rows, layer.output, layer.attention_post_norm, layer.norm_eps, x, thread, counters(kOutput));
+        gemm_phase(normed(layer.mlp_norm, layer.norm_eps, i, "gate_up"), rows, layer.gate_up, layer.mlp, mlp_.data(), layer.mlp_columns(), thread, counters(kGateUp),
                    layer.mlp_clamp);
-        add_phase(plain(mlp_, layer.down.k, i, "down"), rows, layer.down, layer.mlp_post_norm, layer.norm_eps, x, thread, counters(kDown));
+        add_phase(plain(mlp_, layer.down, i, "down"), rows, layer.down, layer.mlp_post_norm, layer.norm_eps, x, thread, counters(kDown));
     }
-    Counter* head = counters_.data() + spec_.layers.size() * kCountersPerLayer * counters_per_phase_;
+    Counter* head = counters_.data() + spec_.layers.size() * counters_per_layer_ * counters_per_phase_;
     Counter& sampled = head[counters_per_phase_];
     gemm_phase(normed(spec_.final_norm, spec_.norm_eps, spec_.layers.size(), "head"), rows, spec_.head,
                spec_.logit_softcap > 0.0f ? Epilogue::kSoftcap : Epilogue::kStore, batch.logits, spec_.vocab, thread, head, spec_.logit_softcap);

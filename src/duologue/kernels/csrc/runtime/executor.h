@@ -72,16 +72,17 @@ private:
         std::vector<uint8_t> attention;
         std::vector<float> states;  // two attention states of a row block
         std::vector<int8_t> codes;  // the row of a one-token step, which every thread quantises for itself
-        float scale = 0.0f;
+        std::vector<float> scale;   // its scales, one for each group of a product's inputs
         Sampler sampler;
     };
     struct alignas(64) Counter {
         std::atomic<int64_t> next{0};
     };
-    // A quantised activation as a GEMM reads it.
+    // A quantised activation as a GEMM reads it: rows of all groups' codes, and the scales of one group after another.
     struct Quantized {
         const int8_t* codes;
         const float* scale;
+        int64_t stride;  // bytes from row to row
     };
 
     void reserve(const StepBatch& batch);
@@ -89,10 +90,12 @@ private:
     void forward(const StepBatch& batch, int thread);
     void embed(const StepBatch& batch, int thread);
     template <typename QuantizeRows>
-    Quantized quantize_phase(int64_t rows, int64_t depth, int thread, QuantizeRows&& quantize);
+    Quantized quantize_phase(int64_t rows, int64_t stride, int thread, QuantizeRows&& quantize);
     void gemm_phase(const Quantized& a, int64_t rows, const PackedWeight& w, Epilogue epilogue, float* out, int64_t out_stride, int thread,
                     Counter* counters, float limit = 0.0f);
-    void add_phase(const Quantized& a, int64_t rows, const PackedWeight& w, const float* post_norm, float norm_eps, float* x, int thread,
+    void gemm_part(const Quantized& a, int64_t rows, const PackedWeight& w, Epilogue epilogue, float* out, int64_t out_stride, int thread,
+                   Counter* counters, float limit);
+    void add_phase(const Quantized& a, int64_t rows, const std::vector<PackedWeight>& groups, const float* post_norm, float norm_eps, float* x, int thread,
                    Counter* counters);
     int64_t row_blocks(int64_t rows, int64_t depth) const;
     void rope_and_store(const StepBatch& batch, size_t layer_index, int thread);
@@ -113,7 +116,7 @@ private:
     // Activations of one step; grown to the largest step seen.
     std::vector<float> x_;           // [tokens, hidden], the residual stream
     std::vector<int8_t> codes_;      // [tokens, depth] of the GEMM at hand
-    std::vector<float> scale_;       // [tokens]
+    std::vector<float> scale_;       // [groups, tokens]
     std::vector<float> qkv_;         // [tokens, q + k + v columns]
     std::vector<int8_t> q_codes_;    // [kv_heads, tokens, heads_per_kv, head_dim]
     std::vector<float> q_scale_;     // [kv_heads, tokens, heads_per_kv]
@@ -126,7 +129,8 @@ private:
     std::vector<AttentionPlan> plans_;
     std::vector<size_t> plan_of_layer_;
     std::vector<ThreadScratch> scratch_;
-    std::vector<Counter> counters_;  // [layers * kCountersPerLayer + 2][counters_per_phase_]
+    std::vector<Counter> counters_;  // [layers * counters_per_layer_ + 2][counters_per_phase_]
+    size_t counters_per_layer_;      // as many for the down projection as it has groups
     size_t counters_per_phase_;      // blocks of rows of the deepest product
 };
 

@@ -28,11 +28,12 @@ void ModelSpec::finish() {
                       "kv_owner names a layer of another kind or KV shape");
         const bool owns = size_t(layer.kv_owner) == i;
         require_layer(layer.qkv.k == hidden && layer.qkv.n == layer.query_columns() + (owns ? 2 * layer.kv_columns() : 0), i, "qkv has the wrong shape");
-        require_layer(layer.output.k == layer.query_columns() && layer.output.n == hidden, i, "the output projection has the wrong shape");
+        require_layer(layer.output.size() == 1 && layer.output.front().k == layer.query_columns() && layer.output.front().n == hidden, i, "the output projection has the wrong shape");
         require_layer(is_gated(layer.mlp) || layer.mlp == Epilogue::kRelu2, i, "the MLP has an unknown activation");
         const int64_t halves = is_gated(layer.mlp) ? 2 : 1;
-        require_layer(layer.gate_up.k == hidden && layer.gate_up.n == halves * layer.down.k && layer.down.n == hidden && layer.down.k % 16 == 0, i,
-                      "the MLP has the wrong shape");
+        require_layer(layer.gate_up.k == hidden && !layer.down.empty() && layer.gate_up.n == halves * layer.mlp_columns(), i, "the MLP has the wrong shape");
+        for (const PackedWeight& w : layer.down)
+            require_layer(w.n == hidden && w.k == layer.down.front().k && w.k % 16 == 0, i, "the MLP has the wrong shape");
         require_layer((layer.attention_post_norm == nullptr) == (layer.mlp_post_norm == nullptr), i, "only one of two post-norms is there");
         require_layer(!owns || (layer.q_norm == nullptr) == (layer.k_norm == nullptr), i, "only one of q_norm and k_norm is there");
         if (owns) {

@@ -37,14 +37,16 @@ struct LayerSpec {
     const float* q_norm;               // [head_dim] or null
     const float* k_norm;               // [head_dim] or null
     const float* sinks;                // [heads] or null
+    const float* key_offset;           // [kv_heads * head_dim] or null: taken off keys before they are stored
     PackedWeight qkv;      // q rows, then k and v rows when the layer owns its KV
-    PackedWeight output;
+    std::vector<PackedWeight> output;  // one group
     PackedWeight gate_up;  // a gated pair, or up alone
-    PackedWeight down;
+    std::vector<PackedWeight> down;  // one for each group of MLP channels; a row has a scale for each, and their products add up in order
 
     PageKind kind() const { return window > 0 ? kLocalPages : kGlobalPages; }
     int64_t query_columns() const { return int64_t(heads) * head_dim; }
     int64_t kv_columns() const { return int64_t(kv_heads) * head_dim; }
+    int64_t mlp_columns() const { return int64_t(down.size()) * down.front().k; }
 };
 
 struct ModelSpec {
