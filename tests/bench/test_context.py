@@ -15,10 +15,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_depth_that_fits_is_measured(folder: Path, tmp_path: Path) -> None:
-    curves = measure_contexts([str(folder)], [1, 300, 5000], threads=1, repetitions=1)
-    assert [(curve.model, curve.depths) for curve in curves] == [("little", (1, 300))]
+    curves = measure_contexts([str(folder)], [1, 300, 600, 5000], threads=1, repetitions=1)
+    assert [(curve.model, curve.depths) for curve in curves] == [("little", (1, 300, 567))]
     assert all(ms > 0 for ms in curves[0].ms_per_token)
-    assert [point["depth_tokens"] for point in context_dict(curves)[0]["points"]] == [1, 300]
-    assert len(context_lines(curves)) == 3
+    assert [point["depth_tokens"] for point in context_dict(curves)[0]["points"]] == [1, 300, 567]
+    assert len(context_lines(curves)) == 4
     plot_contexts(tmp_path / "context.png", curves)
     assert (tmp_path / "context.png").read_bytes().startswith(b"\x89PNG")

@@ -40,12 +40,15 @@ def measure_contexts(
     repetitions: int = 3,
     on_progress: Callable[[str], None] = lambda message: None,
 ) -> list[ContextCurve]:
-    """Decode speed of one stream at each depth that fits into a model's context. Raises as `load_for_engine`."""
+    """Decode speed of one stream at each depth that fits into a model's context; a depth of the whole context is measured a few
+    tokens before its end. Raises as `load_for_engine`."""
     curves = []
     for name in models:
         on_progress(f"{name}: loading")
         model = load_for_engine(name, progress=True)
-        fitting = tuple(depth for depth in depths if depth + _STEPS < model.spec.context_tokens)
+        longest = model.spec.context_tokens - _STEPS - 1
+        # A depth that fills the whole context leaves no room for the tokens that are timed.
+        fitting = tuple(min(depth, longest) for depth in depths if depth <= model.spec.context_tokens)
         workloads = [
             Workload(f"decode_{depth}", decode_tokens=_STEPS, depth_tokens=depth) for depth in fitting
         ]
