@@ -13,11 +13,16 @@ _MAIN = [sys.executable, "-c", "from duologue.cli.main import main; main()"]
 
 
 def environment(cache: Path | None = None) -> dict[str, str]:
-    """This process's environment, with the package that it tests and, if given, another cache folder."""
+    """This process's environment, with the package that it tests and, if given, another cache folder.
+
+    With a cache folder of its own the command also forgets what the tests' caller has accepted or set aside for their cache.
+    """
     source = str(Path(duologue.__file__).parents[1])
     paths = [source, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "100"}
     if cache is not None:
+        variables.pop("DUOLOGUE_ACCEPT_TERMS", None)
+        variables.pop("DUOLOGUE_CACHE", None)
         variables["XDG_CACHE_HOME"] = str(cache)
     return variables
 
