@@ -6,12 +6,13 @@ import dataclasses
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 from duologue.kernels import _native
-from duologue.kernels.gemm import gemm_int8, pack_weight
+from duologue.kernels.gemm import Epilogue, gemm_int8, pack_weight
 from duologue.kernels.reference import step as reference
 from duologue.kernels.rows import quantize_rows
 from duologue.models.random_model import random_weights
@@ -215,37 +216,64 @@ def test_a_sequence_may_continue_on_pages_that_another_wrote() -> None:
     np.testing.assert_array_equal(got, expected[128:])
 
 
+def one_token_step(case: StepCase) -> dict[str, Any]:
+    """Arguments of a step of one token at position 0, good ones."""
+    return {
+        "tokens": np.array([5], dtype=np.int32),
+        "starts": np.array([0, 1], dtype=np.int32),
+        "first_position": np.array([0], dtype=np.int32),
+        "global_pages": np.array([[3]], dtype=np.int32),
+        "local_pages": np.array([[3]], dtype=np.int32),
+        "global_pool": case.pools[0],
+        "local_pool": case.pools[1],
+        "logit_tokens": np.array([0], dtype=np.int32),
+        "logits": np.empty((1, case.spec.vocab_size), dtype=np.float32),
+        "sampling": None,
+        "sampled": None,
+        "check_finite": False,
+    }
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"tokens": np.array([203], dtype=np.int32)}, "token id"),
         ({"first_position": np.array([2048], dtype=np.int32)}, "positions"),
+        ({"first_position": np.array([2**31 - 1], dtype=np.int32)}, "positions"),
+        ({"starts": np.array([0, 2**31 - 1, 1], dtype=np.int32), "first_position": np.array([1, 1], dtype=np.int32)}, "positions"),
         ({"global_pages": np.array([[80]], dtype=np.int32)}, "page id"),
+        ({"global_pages": np.array([[-1]], dtype=np.int32)}, "page id"),
         ({"global_pages": np.zeros((1, 0), dtype=np.int32)}, "page table"),
+        ({"local_pages": np.array([[-1]], dtype=np.int32)}, "page id"),
         ({"logit_tokens": np.array([1], dtype=np.int32)}, "logit_tokens"),
         ({"starts": np.array([0, 2], dtype=np.int32)}, "starts"),
     ],
-)
+)  # fmt: skip
 def test_a_step_that_would_read_out_of_bounds_is_refused(change: dict[str, np.ndarray], message: str) -> None:
-    spec = SPECS["gqa"]
+    spec = SPECS["windows"]
     case = StepCase(spec, random_weights(spec, 7))
-    arguments = {
-        "tokens": np.array([5], dtype=np.int32),
-        "starts": np.array([0, 1], dtype=np.int32),
-        "first_position": np.array([0], dtype=np.int32),
-        "global_pages": np.array([[3]], dtype=np.int32),
-        "local_pages": np.zeros((0, 0), dtype=np.int32),
-        "global_pool": case.pools[0],
-        "local_pool": None,
-        "logit_tokens": np.array([0], dtype=np.int32),
-        "logits": np.empty((1, spec.vocab_size), dtype=np.float32),
-        "sampling": None,
-        "sampled": None,
-        "check_finite": False,
-    }
+    arguments = one_token_step(case)
     case.executor.step(**arguments)
     with pytest.raises(ValueError, match=message):
         case.executor.step(**{**arguments, **change})
+
+
+def test_only_local_pages_before_the_widest_window_may_be_missing() -> None:
+    """The first position that a query at 163 sees through a window of 100 is 64: the first of the second page."""
+    spec = SPECS["windows"]
+    case = StepCase(spec, random_weights(spec, 7))
+    arguments = {**one_token_step(case), "global_pages": np.array([[0, 1, 2]], dtype=np.int32)}
+    for position, first_needed in ((162, 0), (163, 1), (191, 1)):
+        arguments["first_position"] = np.array([position], dtype=np.int32)
+        for missing in range(3):
+            pages = np.array([[4, 5, 6]], dtype=np.int32)
+            pages[0, missing] = -1
+            arguments["local_pages"] = pages
+            if missing < first_needed:
+                case.executor.step(**arguments)
+            else:
+                with pytest.raises(ValueError, match="page id"):
+                    case.executor.step(**arguments)
 
 
 def test_a_nan_names_its_layer_and_tensor() -> None:
@@ -256,3 +284,70 @@ def test_a_nan_names_its_layer_and_tensor() -> None:
     case = StepCase(spec, weights, threads=2)
     with pytest.raises(RuntimeError, match=r"layer [01]: the input of \w+ holds a NaN"):
         case.run(prompt(spec, 5), [5])
+
+
+@pytest.mark.parametrize("tensor", ["q", "k", "v"])
+@pytest.mark.parametrize("name", ["gqa", "gemma3"])
+def test_a_query_key_or_value_that_overflows_is_named(name: str, tensor: str) -> None:
+    spec = SPECS[name]
+    weights = random_weights(spec, 8)
+    weights[f"layers.1.{tensor}"] = np.copysign(np.float32(3e38), weights[f"layers.1.{tensor}"])
+    case = StepCase(spec, weights, threads=2)
+    with pytest.raises(RuntimeError, match=f"layer 1: {tensor} holds a NaN"):
+        case.run(prompt(spec, 5), [5])
+
+
+def two_layers(**of_second: Any) -> _native.Model:
+    """A model of two layers that share KV, local ones with a squared-ReLU MLP, the second one changed."""
+    norm = np.ones(16, dtype=np.float32)
+    square = pack_weight(*quantize_rows(np.eye(16, dtype=np.float32)))
+    qkv = pack_weight(*quantize_rows(np.ones((48, 16), dtype=np.float32)))
+    model = _native.Model(vocab=16, hidden=16, norm_eps=1e-5, embedding=square, head=square, final_norm=norm)
+    rope = np.ones((64, 8), dtype=np.float32)
+    layer = {
+        "heads": 1,
+        "kv_heads": 1,
+        "head_dim": 16,
+        "window": 8,
+        "kv_owner": 0,
+        "norm_eps": 1e-5,
+        "softmax_scale": 0.25,
+        "rope_cos": rope,
+        "rope_sin": rope,
+        "attention_norm": norm,
+        "mlp_norm": norm,
+        "qkv": qkv,
+        "output": square,
+        "gate_up": square,
+        "down": [square],
+        "mlp": int(Epilogue.RELU2),
+    }
+    model.add_layer(**layer)
+    model.add_layer(**{**layer, "qkv": square, **of_second})
+    model.finish()
+    return model
+
+
+GATED = pack_weight(*quantize_rows(np.ones((32, 16), dtype=np.float32)), gated=True)
+NOT_GATED = pack_weight(*quantize_rows(np.ones((32, 16), dtype=np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"window": 9}, "layer 1: kv_owner names a layer of another window"),
+        ({"window": 0}, "layer 1: kv_owner names a layer of another window"),
+        ({"rope_cos": np.ones((64, 8), dtype=np.float32)}, "layer 1: kv_owner names a layer with other RoPE tables"),
+        ({"rope_sin": np.ones((64, 8), dtype=np.float32)}, "layer 1: kv_owner names a layer with other RoPE tables"),
+        ({"gate_up": GATED}, "gated pair where a plain one belongs"),
+        ({"gate_up": NOT_GATED, "mlp": int(Epilogue.GATED_SILU)}, "gated pair where a plain one belongs"),
+        ({"output": GATED}, "gated pair where a plain one belongs"),
+    ],
+)  # fmt: skip
+def test_a_layer_that_contradicts_its_owner_or_its_weights_is_refused(
+    change: dict[str, Any], message: str
+) -> None:
+    two_layers()
+    two_layers(gate_up=GATED, mlp=int(Epilogue.GATED_GELU))
+    with pytest.raises(ValueError, match=message):
+        two_layers(**change)

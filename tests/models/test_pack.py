@@ -155,6 +155,36 @@ def test_weights_too_deep_for_int32_are_named() -> None:
         pack_model(spec, weights)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "final_norm",
+        "embedding_channels",
+        "layers.0.attention_norm",
+        "layers.1.mlp_norm",
+        "layers.0.attention_post_norm",
+        "layers.1.mlp_post_norm",
+        "layers.0.q_norm",
+        "layers.1.k_norm",
+        "layers.0.sinks",
+        "layers.1.key_offset",
+    ],
+)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_vector_that_is_not_finite_is_named(name: str, value: float) -> None:
+    layers = tuple(
+        dataclasses.replace(layer, post_norms=True, qk_norm=True, sinks=True) for layer in SPEC.layers
+    )
+    spec = dataclasses.replace(SPEC, layers=layers)
+    weights = random_weights(spec, 0)
+    weights["embedding_channels"] = np.ones(48, dtype=np.float32)
+    weights |= {f"layers.{i}.key_offset": np.zeros(32, dtype=np.float32) for i in range(2)}
+    pack_model(spec, weights)
+    weights[name][-1] = value
+    with pytest.raises(ValueError, match=f"^{name} holds a NaN or an infinity"):
+        pack_model(spec, weights)
+
+
 def test_arrays_of_another_spec_are_refused() -> None:
     arrays = pack_model(SPEC, WEIGHTS)
     other = ModelSpec.from_json(SPEC.to_json().replace('"vocab_size":70', '"vocab_size":700'))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from duologue.errors import UnsupportedModelError
 from duologue.kernels.gemm import Epilogue, PackedWeight, pack_weight
-from duologue.kernels.rows import quantize_rows
+from duologue.kernels.rows import quantize_rows, require_finite
 from duologue.models.checkpoint import Weights
 from duologue.models.rope import rope_kinds, rope_tables
 from duologue.models.spec import LayerSpec, Mlp, ModelSpec
@@ -46,12 +46,13 @@ _SINK_UNIT = 16  # arrays are multiples of 64 bytes
 def pack_model(spec: ModelSpec, weights: Weights) -> Arrays:
     """Quantises and packs every weight. A `head` among the weights of a tied model is packed on its own.
 
-    Raises UnsupportedModelError naming the weight when a map is too deep for exact int32 sums.
+    Raises UnsupportedModelError naming the weight when a map is too deep for exact int32 sums, and ValueError naming the weight,
+    or the vector, that is not finite.
     """
-    arrays: Arrays = {"final_norm": weights["final_norm"]}
+    arrays: Arrays = {"final_norm": _vector(weights, "final_norm")}
     _put(arrays, "embedding", [weights["embedding"]])
     if "embedding_channels" in weights:
-        arrays["embedding_channels"] = weights["embedding_channels"]
+        arrays["embedding_channels"] = _vector(weights, "embedding_channels")
     if "head" in weights:
         _put(arrays, "head", [weights["head"]])
     # An even number of positions keeps every array a multiple of 64 bytes.
@@ -60,11 +61,10 @@ def pack_model(spec: ModelSpec, weights: Weights) -> Arrays:
         arrays[f"rope.{n}.cos"], arrays[f"rope.{n}.sin"] = rope_tables(base, head_dim, positions, factor)
     for i, layer in enumerate(spec.layers):
         own = f"layers.{i}."
-        arrays |= {
-            own + name: weights[own + name] for name in ("attention_norm", "mlp_norm", *optional_norms(layer))
-        }
+        for name in ("attention_norm", "mlp_norm", *optional_norms(layer)):
+            arrays[own + name] = _vector(weights, own + name)
         if layer.sinks:
-            sinks = weights[own + "sinks"]
+            sinks = _vector(weights, own + "sinks")
             arrays[own + "sinks"] = np.pad(sinks, (0, -len(sinks) % _SINK_UNIT))
         qkv = ("q", "k", "v") if layer.kv_owner is None else ("q",)
         _put(arrays, own + "qkv", [weights[own + name] for name in qkv])
@@ -74,8 +74,13 @@ def pack_model(spec: ModelSpec, weights: Weights) -> Arrays:
         for g, packed in enumerate(pack_groups(own + "down", weights[own + "down"], spec.down_groups(i))):
             _put_packed(arrays, f"{own}down.{g}", packed)
         if own + "key_offset" in weights:
-            arrays[own + "key_offset"] = weights[own + "key_offset"]
+            arrays[own + "key_offset"] = _vector(weights, own + "key_offset")
     return arrays
+
+
+def _vector(weights: Weights, name: str) -> npt.NDArray[np.float32]:
+    require_finite(weights[name], name)
+    return weights[name]
 
 
 def quantize_and_pack(

@@ -1,5 +1,6 @@
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -40,7 +41,8 @@ struct Model {
         return hold(*array);
     }
 
-    PackedWeight weight(nb::handle packed) {
+    PackedWeight weight(nb::handle packed, bool gated = false) {
+        require(nb::cast<bool>(packed.attr("gated")) == gated, "a packed weight is a gated pair where a plain one belongs, or the other way round");
         return weight_of(packed, [this](const auto& array) { hold(array); });
     }
 };
@@ -65,7 +67,7 @@ public:
         int64_t positions = INT64_MAX;
         for (const LayerSpec& layer : spec.layers) positions = std::min(positions, layer.rope.positions);
         for (int64_t s = 0; s < sequences; ++s)
-            require(starts(s) < starts(s + 1) && first_position(s) >= 0 && first_position(s) + starts(s + 1) - starts(s) <= positions,
+            require(starts(s) < starts(s + 1) && first_position(s) >= 0 && int64_t(first_position(s)) + starts(s + 1) - starts(s) <= positions,
                     "step: a sequence is empty or runs past the model's positions");
         set_pages(batch, kGlobalPages, global_pages, global_pool);
         set_pages(batch, kLocalPages, local_pages, local_pool);
@@ -97,10 +99,12 @@ private:
         require(pool.has_value() && int64_t(pool->shape(1)) == page_bytes, "step: a pool must be [pages, page bytes] of its kind");
         require(int64_t(table.shape(0)) == batch.sequences, "step: a page table must have one row for each sequence");
         for (int64_t s = 0; s < batch.sequences; ++s) {
-            const int64_t last = batch.first_position[s] + batch.starts[s + 1] - batch.starts[s] - 1;
+            const int64_t last = int64_t(batch.first_position[s]) + batch.starts[s + 1] - batch.starts[s] - 1;
             require(last / kPageTokens < int64_t(table.shape(1)), "step: a page table is shorter than its sequence");
+            // What lies before every window is given back while the sequence runs, and not read.
+            const int64_t needed = kind == kLocalPages ? std::max<int64_t>(0, int64_t(batch.first_position[s]) - model_.spec.widest_window + 1) / kPageTokens : 0;
             for (int64_t p = 0; p <= last / kPageTokens; ++p)
-                require(table(s, p) < int64_t(pool->shape(0)) && (table(s, p) >= 0 || kind == kLocalPages), "step: a page id is outside the pool");
+                require(table(s, p) < int64_t(pool->shape(0)) && (table(s, p) >= 0 || p < needed), "step: a page id is outside the pool");
         }
         batch.page_table[kind] = table.data();
         batch.page_columns[kind] = int64_t(table.shape(1));
@@ -175,7 +179,7 @@ void register_executor(nb::module_& m) {
                  layer.mlp_norm = model.hold(mlp_norm);
                  layer.qkv = model.weight(qkv);
                  layer.output.push_back(model.weight(output));
-                 layer.gate_up = model.weight(gate_up);
+                 layer.gate_up = model.weight(gate_up, is_gated(layer.mlp));
                  for (nb::handle group : down) layer.down.push_back(model.weight(group));
                  model.spec.layers.push_back(layer);
              },

@@ -181,7 +181,7 @@ void Executor::step(const StepBatch& batch, bool check_finite) {
 void Executor::note_if_not_finite(const float* x, int64_t count, size_t layer, const char* tensor) {
     if (kernels_.all_finite(x, count)) return;
     const std::lock_guard<std::mutex> lock(bad_mutex_);
-    if (bad_input_.empty()) bad_input_ = "layer " + std::to_string(layer) + ": the input of " + tensor;
+    if (bad_input_.empty()) bad_input_ = "layer " + std::to_string(layer) + ": " + tensor;
 }
 
 int64_t Executor::row_blocks(int64_t rows, int64_t depth) const {
@@ -284,6 +284,7 @@ void Executor::rope_and_store(const StepBatch& batch, size_t layer_index, int th
             float* q = row + (h * heads_per_kv + g) * dim;
             if (layer.q_norm != nullptr) kernels_.rmsnorm_rows(q, dim, 1, dim, layer.q_norm, layer.norm_eps, q, dim);
             kernels_.rope_rotate(q, dim, cos, sin);
+            if (check_finite_) note_if_not_finite(q, dim, layer_index, "q");
             const int64_t to = (h * tokens + token) * heads_per_kv + g;
             float scale;
             kernels_.quantize_rows(q, dim, 1, dim, q_codes_.data() + to * dim, dim, &scale);
@@ -296,6 +297,10 @@ void Executor::rope_and_store(const StepBatch& batch, size_t layer_index, int th
         if (layer.key_offset != nullptr)
             for (int64_t d = 0; d < dim; ++d) key[d] -= layer.key_offset[h * dim + d];
         const float* value = row + layer.query_columns() + layer.kv_columns() + h * dim;
+        if (check_finite_) {
+            note_if_not_finite(key, dim, layer_index, "k");
+            note_if_not_finite(value, dim, layer_index, "v");
+        }
         const PageKind kind = layer.kind();
         const int64_t page = batch.page_table[kind][sequence_[static_cast<size_t>(token)] * batch.page_columns[kind] + position / kPageTokens];
         uint8_t* to = batch.pool[kind] + page * spec_.page_bytes[kind] + spec_.kv_offset[layer_index] + h * block.bytes();
@@ -409,7 +414,7 @@ void Executor::forward(const StepBatch& batch, int thread) {
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
         const LayerSpec& layer = spec_.layers[i];
         const auto counters = [&](size_t phase) { return counters_.data() + (i * counters_per_layer_ + phase) * counters_per_phase_; };
-        gemm_phase(normed(layer.attention_norm, layer.norm_eps, i, "qkv"), rows, layer.qkv, Epilogue::kStore, qkv_.data(), layer.qkv.n, thread, counters(kQkv),
+        gemm_phase(normed(layer.attention_norm, layer.norm_eps, i, "the input of qkv"), rows, layer.qkv, Epilogue::kStore, qkv_.data(), layer.qkv.n, thread, counters(kQkv),
                    layer.qkv_clamp);
         rope_and_store(batch, i, thread);
         attention_phase(batch, i, thread, *counters(kAttention));
@@ -429,14 +434,14 @@ void Executor::forward(const StepBatch& batch, int thread) {
             if (rows == 0) return;
         }
         const std::vector<float>& attended = i + 1 == spec_.layers.size() ? qkv_ : attention_;
-        add_phase(plain(attended, layer.output, i, "output"), rows, layer.output, layer.attention_post_norm, layer.norm_eps, x, thread, counters(kOutput));
-        gemm_phase(normed(layer.mlp_norm, layer.norm_eps, i, "gate_up"), rows, layer.gate_up, layer.mlp, mlp_.data(), layer.mlp_columns(), thread, counters(kGateUp),
+        add_phase(plain(attended, layer.output, i, "the input of output"), rows, layer.output, layer.attention_post_norm, layer.norm_eps, x, thread, counters(kOutput));
+        gemm_phase(normed(layer.mlp_norm, layer.norm_eps, i, "the input of gate_up"), rows, layer.gate_up, layer.mlp, mlp_.data(), layer.mlp_columns(), thread, counters(kGateUp),
                    layer.mlp_clamp);
-        add_phase(plain(mlp_, layer.down, i, "down"), rows, layer.down, layer.mlp_post_norm, layer.norm_eps, x, thread, counters(kDown));
+        add_phase(plain(mlp_, layer.down, i, "the input of down"), rows, layer.down, layer.mlp_post_norm, layer.norm_eps, x, thread, counters(kDown));
     }
     Counter* head = counters_.data() + spec_.layers.size() * counters_per_layer_ * counters_per_phase_;
     Counter& sampled = head[counters_per_phase_];
-    gemm_phase(normed(spec_.final_norm, spec_.norm_eps, spec_.layers.size(), "head"), rows, spec_.head,
+    gemm_phase(normed(spec_.final_norm, spec_.norm_eps, spec_.layers.size(), "the input of head"), rows, spec_.head,
                spec_.logit_softcap > 0.0f ? Epilogue::kSoftcap : Epilogue::kStore, batch.logits, spec_.vocab, thread, head, spec_.logit_softcap);
     if (batch.sampling == nullptr) return;
     for (int64_t r; (r = sampled.next.fetch_add(1, std::memory_order_relaxed)) < rows;)

@@ -1,5 +1,6 @@
 #include "runtime/model.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -15,6 +16,7 @@ void require_layer(bool condition, size_t layer, const std::string& what) {
 void ModelSpec::finish() {
     kv_offset.assign(layers.size(), 0);
     page_bytes[kGlobalPages] = page_bytes[kLocalPages] = 0;
+    widest_window = 0;
     for (size_t i = 0; i < layers.size(); ++i) {
         const LayerSpec& layer = layers[i];
         require_layer(layer.head_dim % 16 == 0 && layer.head_dim >= 16 && layer.head_dim <= 256, i,
@@ -24,8 +26,10 @@ void ModelSpec::finish() {
         require_layer(layer.kv_owner >= 0 && size_t(layer.kv_owner) <= i, i, "kv_owner names a later layer");
         const LayerSpec& owner = layers[size_t(layer.kv_owner)];
         require_layer(size_t(owner.kv_owner) == size_t(layer.kv_owner), i, "kv_owner names a layer that owns no KV");
-        require_layer(owner.kind() == layer.kind() && owner.kv_heads == layer.kv_heads && owner.head_dim == layer.head_dim, i,
-                      "kv_owner names a layer of another kind or KV shape");
+        require_layer(owner.window == layer.window && owner.kv_heads == layer.kv_heads && owner.head_dim == layer.head_dim, i,
+                      "kv_owner names a layer of another window or KV shape");
+        require_layer(owner.rope.cos == layer.rope.cos && owner.rope.sin == layer.rope.sin, i, "kv_owner names a layer with other RoPE tables");
+        widest_window = std::max(widest_window, layer.window);
         const bool owns = size_t(layer.kv_owner) == i;
         require_layer(layer.qkv.k == hidden && layer.qkv.n == layer.query_columns() + (owns ? 2 * layer.kv_columns() : 0), i, "qkv has the wrong shape");
         require_layer(layer.output.size() == 1 && layer.output.front().k == layer.query_columns() && layer.output.front().n == hidden, i, "the output projection has the wrong shape");

@@ -61,9 +61,11 @@ struct ModelSpec {
     const float* final_norm = nullptr;  // [hidden]
     std::vector<LayerSpec> layers;
 
-    // Derived by finish(): where each layer's KV blocks start inside a page of its kind, and the page sizes.
+    // Derived by finish(): where each layer's KV blocks start inside a page of its kind, the page sizes, and how far back
+    // local pages are read.
     std::vector<int64_t> kv_offset;     // [layers], the owner's for layers that share
     int64_t page_bytes[kPageKinds] = {0, 0};
+    int32_t widest_window = 0;          // 0 without local layers
 
     // Computes the derived fields. Throws std::invalid_argument naming the layer whose description contradicts itself.
     void finish();
