@@ -20,8 +20,8 @@ namespace duologue {
 
 enum PoolKind { kGlobalPool = 0, kLocalPool = 1, kPoolKinds = 2 };
 
-// Why a window of local KV is kept. A turn's windows give way to those of the branch's next turn, the others do not.
-// Why a window is kept; one may be kept for several reasons.
+// Why a window of local KV is kept; one may be kept for several reasons. Windows kept for a turn alone give way to those of the
+// branch's next turn, the others do not.
 enum CheckpointKind : uint8_t { kTurn = 1, kShared = 2, kSparse = 4 };
 
 struct PrefixCacheConfig {

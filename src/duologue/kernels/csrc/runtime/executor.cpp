@@ -5,11 +5,11 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "runtime/buffers.h"
+
 namespace duologue {
 namespace {
 
-// Query rows of one attention call: enough to reuse an expanded key tile, few enough to share the work evenly.
-constexpr int32_t kAttentionRows = 192;
 // Up to so many rows, columns are cut over the threads and each weight is read by one of them.
 constexpr int64_t kFewRows = 64;
 
@@ -26,14 +26,6 @@ Range static_part(int64_t count, int64_t unit, int thread, int threads) {
     return {std::min(begin, count), std::min(end, count)};
 }
 
-template <typename T>
-void grow(std::vector<T>& buffer, int64_t count) {
-    if (static_cast<int64_t>(buffer.size()) < count) buffer.resize(static_cast<size_t>(count));
-}
-
-AttentionState state_at(float* base, int64_t rows) { return {base, base + rows, base + 2 * rows}; }
-int64_t state_floats(int64_t rows, int64_t head_dim) { return round_up(rows * (head_dim + 2), 16); }
-
 }  // namespace
 
 Executor::Executor(const ModelSpec& spec, const KernelTable& kernels, int threads)
@@ -45,29 +37,20 @@ Executor::Executor(const ModelSpec& spec, const KernelTable& kernels, int thread
       counters_per_phase_(1) {
     for (const LayerSpec& layer : spec.layers) {
         counters_per_layer_ = std::max(counters_per_layer_, kDown + layer.down.size());
-        const int32_t heads_per_kv = layer.heads / layer.kv_heads;
-        const auto same = [&](const AttentionPlan& plan) {
-            return plan.kv_heads == layer.kv_heads && plan.heads_per_kv == heads_per_kv && plan.head_dim == layer.head_dim && plan.window == layer.window;
-        };
-        auto found = std::find_if(plans_.begin(), plans_.end(), same);
-        if (found == plans_.end()) {
-            plans_.emplace_back();
-            found = plans_.end() - 1;
-            found->kv_heads = layer.kv_heads;
-            found->heads_per_kv = heads_per_kv;
-            found->head_dim = layer.head_dim;
-            found->window = layer.window;
-        }
+        const AttentionShape shape = AttentionShape::of(layer);
+        auto found = std::find_if(plans_.begin(), plans_.end(), [&](const AttentionPlan& plan) { return plan.shape() == shape; });
+        if (found == plans_.end()) found = plans_.emplace(found, shape);
         plan_of_layer_.push_back(static_cast<size_t>(found - plans_.begin()));
     }
+    workspace_bytes_ = count_workspace_bytes();
 }
 
-int64_t Executor::workspace_bytes() const {
-    int64_t bytes = 0;
-    const auto count = [&](const auto& buffer) { bytes += static_cast<int64_t>(buffer.capacity() * sizeof(buffer[0])); };
-    count(x_), count(codes_), count(scale_), count(qkv_), count(q_codes_), count(q_scale_), count(attention_), count(mlp_), count(branch_), count(last_x_), count(sequence_);
-    for (const AttentionPlan& plan : plans_) count(plan.partial);
-    for (const ThreadScratch& scratch : scratch_) count(scratch.gemm), count(scratch.attention), count(scratch.states);
+int64_t Executor::count_workspace_bytes() const {
+    int64_t bytes = bytes_of(x_, codes_, scale_, qkv_, q_codes_, q_scale_, attention_, mlp_, branch_, last_x_, sequence_);
+    bytes += bytes_of(plans_, plan_of_layer_, scratch_, counters_);
+    for (const AttentionPlan& plan : plans_) bytes += plan.bytes();
+    for (const ThreadScratch& scratch : scratch_)
+        bytes += bytes_of(scratch.gemm, scratch.attention.kernel, scratch.attention.states, scratch.codes, scratch.scale) + scratch.sampler.bytes();
     return bytes;
 }
 
@@ -115,53 +98,8 @@ void Executor::reserve(const StepBatch& batch) {
         grow(scratch.gemm, gemm_bytes);
         grow(scratch.codes, depth);
         grow(scratch.scale, groups);
-        for (const AttentionPlan& plan : plans_) {
-            const int32_t rows = std::max(kAttentionRows, plan.heads_per_kv);
-            grow(scratch.attention, kernels_.attention_scratch_bytes(rows, plan.head_dim));
-            grow(scratch.states, 2 * state_floats(rows, plan.head_dim));
-        }
+        for (const AttentionPlan& plan : plans_) plan.reserve(kernels_, scratch.attention);
     }
-}
-
-int32_t Executor::position_of(const StepBatch& batch, int64_t token) const {
-    const int32_t sequence = sequence_[static_cast<size_t>(token)];
-    return batch.first_position[sequence] + static_cast<int32_t>(token) - batch.starts[sequence];
-}
-
-void Executor::plan_attention(const StepBatch& batch, AttentionPlan& plan) {
-    plan.items.clear();
-    plan.groups.clear();
-    const int32_t block = std::max(1, kAttentionRows / plan.heads_per_kv);
-    int64_t whole_items = 0;
-    for (int32_t s = 0; s < batch.sequences; ++s)
-        whole_items += int64_t(plan.kv_heads) * ((batch.starts[s + 1] - batch.starts[s] + block - 1) / block);
-    // With plenty of items the threads are busy without cutting keys; a cut costs its partial states.
-    const bool cut_keys = team_.size() > 1 && whole_items < 8 * team_.size();
-    int64_t state_offset = 0;
-    for (int32_t s = 0; s < batch.sequences; ++s) {
-        for (int32_t begin = batch.starts[s]; begin < batch.starts[s + 1]; begin += block) {
-            const int32_t end = std::min(begin + block, batch.starts[s + 1]);
-            const int32_t first_row = batch.first_position[s] + begin - batch.starts[s];
-            const int32_t last_row = first_row + end - begin - 1;
-            const int32_t first_key = plan.window > 0 ? std::max(0, first_row - plan.window + 1) : 0;
-            const int32_t first_split = first_key / kSplitTokens, splits = last_row / kSplitTokens - first_split + 1;
-            for (int32_t h = 0; h < plan.kv_heads; ++h) {
-                if (cut_keys && splits > 1) {
-                    const auto group = static_cast<int32_t>(plan.groups.size());
-                    plan.groups.push_back({first_split, splits, state_offset});
-                    state_offset += splits * state_floats(int64_t(end - begin) * plan.heads_per_kv, plan.head_dim);
-                    for (int32_t i = 0; i < splits; ++i) plan.items.push_back({s, h, begin, end, first_split + i, group});
-                } else {
-                    plan.items.push_back({s, h, begin, end, -1, -1});
-                }
-            }
-        }
-    }
-    grow(plan.partial, state_offset);
-    if (plan.pending.size() < plan.groups.size()) plan.pending = std::vector<std::atomic<int32_t>>(plan.groups.size() * 2);
-    for (size_t i = 0; i < plan.groups.size(); ++i) plan.pending[i].store(plan.groups[i].splits, std::memory_order_relaxed);
-    // Late rows see the most keys: the longest items first, so that the threads finish together.
-    if (!cut_keys) std::reverse(plan.items.begin(), plan.items.end());
 }
 
 void Executor::step(const StepBatch& batch, bool check_finite) {
@@ -170,11 +108,12 @@ void Executor::step(const StepBatch& batch, bool check_finite) {
     reserve(batch);
     for (int32_t s = 0; s < batch.sequences; ++s)
         for (int32_t i = batch.starts[s]; i < batch.starts[s + 1]; ++i) sequence_[static_cast<size_t>(i)] = s;
-    for (AttentionPlan& plan : plans_) plan_attention(batch, plan);
+    for (AttentionPlan& plan : plans_) plan.cut(batch, team_.size());
     for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
     check_finite_ = check_finite;
     bad_input_.clear();
     team_.run([&](int thread) { forward(batch, thread); });
+    workspace_bytes_.store(count_workspace_bytes(), std::memory_order_relaxed);
     if (!bad_input_.empty()) throw std::runtime_error(bad_input_ + " holds a NaN or an infinity");
 }
 
@@ -276,7 +215,8 @@ void Executor::rope_and_store(const StepBatch& batch, size_t layer_index, int th
     const Range part = static_part(tokens * layer.kv_heads, 1, thread, team_.size());
     for (int64_t unit = part.begin; unit < part.end; ++unit) {
         const int64_t token = unit / layer.kv_heads, h = unit % layer.kv_heads;
-        const int64_t position = position_of(batch, token);
+        const int32_t sequence = sequence_[static_cast<size_t>(token)];
+        const int64_t position = batch.position(sequence, static_cast<int32_t>(token));
         const float* cos = layer.rope.cos + position * (dim / 2);
         const float* sin = layer.rope.sin + position * (dim / 2);
         float* row = qkv_.data() + token * layer.qkv.n;
@@ -302,92 +242,18 @@ void Executor::rope_and_store(const StepBatch& batch, size_t layer_index, int th
             note_if_not_finite(value, dim, layer_index, "v");
         }
         const PageKind kind = layer.kind();
-        const int64_t page = batch.page_table[kind][sequence_[static_cast<size_t>(token)] * batch.page_columns[kind] + position / kPageTokens];
+        const int64_t page = batch.pages(kind, sequence)[position / kPageTokens];
         uint8_t* to = batch.pool[kind] + page * spec_.page_bytes[kind] + spec_.kv_offset[layer_index] + h * block.bytes();
         kernels_.kv_store(key, value, dim, to, position % kPageTokens);
     }
     team_.barrier();
 }
 
-const uint8_t* Executor::first_block(const StepBatch& batch, size_t layer_index, const AttentionItem& item) const {
-    const LayerSpec& layer = spec_.layers[layer_index];
-    const PageKind kind = layer.kind();
-    const int32_t first_row = batch.first_position[item.sequence] + item.token_begin - batch.starts[item.sequence];
-    const int32_t first_key = layer.window > 0 ? std::max(0, first_row - layer.window + 1) : 0;
-    const int32_t page = std::max(first_key, item.split * kSplitTokens) / kPageTokens;
-    return batch.pool[kind] + batch.page_table[kind][item.sequence * batch.page_columns[kind] + page] * spec_.page_bytes[kind] +
-           spec_.kv_offset[layer_index] + item.kv_head * KvBlockLayout{layer.head_dim}.bytes();
-}
-
-void Executor::run_item(const StepBatch& batch, size_t layer_index, const AttentionItem& item, const AttentionItem* next_item, AttentionPlan& plan,
-                        ThreadScratch& scratch) {
-    const LayerSpec& layer = spec_.layers[layer_index];
-    const int64_t tokens = batch.token_count(), dim = layer.head_dim, heads_per_kv = plan.heads_per_kv;
-    const PageKind kind = layer.kind();
-    const int64_t first_row = (item.kv_head * tokens + item.token_begin) * heads_per_kv;
-    const int32_t rows = (item.token_end - item.token_begin) * plan.heads_per_kv;
-    const int32_t first_position = batch.first_position[item.sequence] + item.token_begin - batch.starts[item.sequence];
-    AttentionArgs args{
-        q_codes_.data() + first_row * dim,
-        q_scale_.data() + first_row,
-        rows,
-        plan.heads_per_kv,
-        first_position,
-        layer.window,
-        layer.head_dim,
-        batch.pool[kind],
-        spec_.page_bytes[kind],
-        spec_.kv_offset[layer_index] + item.kv_head * KvBlockLayout{dim}.bytes(),
-        batch.page_table[kind] + item.sequence * batch.page_columns[kind],
-        layer.attention_softcap,
-    };
-    const uint8_t* block_of_next_item = next_item == nullptr ? nullptr : first_block(batch, layer_index, *next_item);
-    args.next_block = block_of_next_item;
-    const AttentionState running = state_at(scratch.states.data(), rows);
-    const AttentionState next = state_at(scratch.states.data() + state_floats(rows, dim), rows);
-    const auto finish = [&](const AttentionState& state) {
-        if (layer.sinks != nullptr) {
-            fill_sinks(next, layer.sinks + item.kv_head * heads_per_kv, heads_per_kv, rows, dim);
-            kernels_.attention_merge(state, next, rows, dim);
-        }
-        for (int32_t token = item.token_begin; token < item.token_end; ++token) {
-            const int64_t row = int64_t(token - item.token_begin) * heads_per_kv;
-            const AttentionState of_token{state.max + row, state.sum + row, state.out + row * dim};
-            kernels_.attention_finish(of_token, heads_per_kv, dim, attention_.data() + token * layer.query_columns() + item.kv_head * heads_per_kv * dim, dim);
-        }
-    };
-    if (item.split >= 0) {
-        const AttentionGroup& group = plan.groups[static_cast<size_t>(item.group)];
-        const int64_t stride = state_floats(rows, dim);
-        float* states = plan.partial.data() + group.state_offset;
-        kernels_.attention_split(args, item.split, state_at(states + (item.split - group.first_split) * stride, rows), scratch.attention.data());
-        std::atomic<int32_t>& pending = plan.pending[static_cast<size_t>(item.group)];
-        if (pending.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-        pending.store(group.splits, std::memory_order_relaxed);  // for the next layer
-        for (int32_t i = 1; i < group.splits; ++i) kernels_.attention_merge(state_at(states, rows), state_at(states + i * stride, rows), rows, dim);
-        finish(state_at(states, rows));
-        return;
-    }
-    const int32_t first_key = plan.window > 0 ? std::max(0, first_position - plan.window + 1) : 0;
-    const int32_t first_split = first_key / kSplitTokens;
-    const int32_t last_split = (first_position + item.token_end - item.token_begin - 1) / kSplitTokens;
-    for (int32_t split = first_split; split <= last_split; ++split) {
-        args.next_block = split < last_split ? args.block(int64_t(split + 1) * kSplitTokens) : block_of_next_item;
-        kernels_.attention_split(args, split, split == first_split ? running : next, scratch.attention.data());
-        if (split > first_split) kernels_.attention_merge(running, next, rows, dim);
-    }
-    finish(running);
-}
-
 void Executor::attention_phase(const StepBatch& batch, size_t layer_index, int thread, Counter& counter) {
-    AttentionPlan& plan = plans_[plan_of_layer_[layer_index]];
-    const auto count = static_cast<int64_t>(plan.items.size());
-    for (int64_t i; (i = counter.next.fetch_add(1, std::memory_order_relaxed)) < count;) {
-        // Threads mostly take turns, so the item that this one takes next is about `threads` further on.
-        const int64_t next = i + team_.size();
-        run_item(batch, layer_index, plan.items[static_cast<size_t>(i)], next < count ? &plan.items[static_cast<size_t>(next)] : nullptr, plan,
-                 scratch_[static_cast<size_t>(thread)]);
-    }
+    const LayerSpec& layer = spec_.layers[layer_index];
+    const LayerAttention of_layer{
+        batch, layer, q_codes_.data(), q_scale_.data(), spec_.page_bytes[layer.kind()], spec_.kv_offset[layer_index], attention_.data()};
+    plans_[plan_of_layer_[layer_index]].run(kernels_, of_layer, counter.next, team_.size(), scratch_[static_cast<size_t>(thread)].attention);
     team_.barrier();
 }
 

@@ -1,4 +1,4 @@
-// Runs forward steps of one model: a flat batch of tokens from any mix of prefills and decodes.
+// Runs forward steps of one model.
 #pragma once
 
 #include <atomic>
@@ -8,29 +8,13 @@
 #include <vector>
 
 #include "kernel_table.h"
+#include "runtime/attention_plan.h"
 #include "runtime/model.h"
 #include "runtime/sampler.h"
+#include "runtime/step_batch.h"
 #include "runtime/thread_team.h"
 
 namespace duologue {
-
-// Sequence s contributes tokens[starts[s] .. starts[s+1]) at positions first_position[s], first_position[s] + 1, ...
-struct StepBatch {
-    const int32_t* tokens;
-    const int32_t* starts;          // [sequences + 1]
-    const int32_t* first_position;  // [sequences]
-    int32_t sequences;
-    const int32_t* page_table[kPageKinds];  // [sequences, page_columns[kind]] page ids by position / kPageTokens
-    int64_t page_columns[kPageKinds];
-    uint8_t* pool[kPageKinds];
-    const int32_t* logit_tokens;    // [logit_count] indices into tokens, ascending
-    int32_t logit_count;
-    float* logits;                  // [logit_count, vocab]
-    const SamplingRow* sampling;    // [logit_count] or null: no sampling
-    int32_t* sampled;               // [logit_count]
-
-    int32_t token_count() const { return starts[sequences]; }
-};
 
 class Executor {
 public:
@@ -41,36 +25,13 @@ public:
     void step(const StepBatch& batch, bool check_finite);
 
     int threads() const { return team_.size(); }
-    int64_t workspace_bytes() const;
+    // Bytes of all buffers kept between steps; may be asked while a step runs.
+    int64_t workspace_bytes() const { return workspace_bytes_.load(std::memory_order_relaxed); }
 
 private:
-    // Rows of one sequence and KV head. `split` < 0: every split of the keys, one after the other; otherwise that split only,
-    // and the last item of its group to finish merges the group's partial states in ascending order.
-    struct AttentionItem {
-        int32_t sequence;
-        int32_t kv_head;
-        int32_t token_begin;  // within the step's flat tokens
-        int32_t token_end;
-        int32_t split;
-        int32_t group;
-    };
-    struct AttentionGroup {
-        int32_t first_split;
-        int32_t splits;
-        int64_t state_offset;  // floats, into partial_
-    };
-    // Layers of one attention shape cut the same batch the same way.
-    struct AttentionPlan {
-        int32_t kv_heads = 0, heads_per_kv = 0, head_dim = 0, window = 0;
-        std::vector<AttentionItem> items;
-        std::vector<AttentionGroup> groups;
-        std::vector<std::atomic<int32_t>> pending;  // [groups] items of the group that have not finished
-        std::vector<float> partial;
-    };
     struct ThreadScratch {
         std::vector<uint8_t> gemm;
-        std::vector<uint8_t> attention;
-        std::vector<float> states;  // two attention states of a row block
+        AttentionScratch attention;
         std::vector<int8_t> codes;  // the row of a one-token step, which every thread quantises for itself
         std::vector<float> scale;   // its scales, one for each group of a product's inputs
         Sampler sampler;
@@ -86,7 +47,6 @@ private:
     };
 
     void reserve(const StepBatch& batch);
-    void plan_attention(const StepBatch& batch, AttentionPlan& plan);
     void forward(const StepBatch& batch, int thread);
     void embed(const StepBatch& batch, int thread);
     template <typename QuantizeRows>
@@ -100,15 +60,13 @@ private:
     int64_t row_blocks(int64_t rows, int64_t depth) const;
     void rope_and_store(const StepBatch& batch, size_t layer_index, int thread);
     void attention_phase(const StepBatch& batch, size_t layer_index, int thread, Counter& counter);
-    const uint8_t* first_block(const StepBatch& batch, size_t layer_index, const AttentionItem& item) const;
-    void run_item(const StepBatch& batch, size_t layer_index, const AttentionItem& item, const AttentionItem* next_item, AttentionPlan& plan,
-                  ThreadScratch& scratch);
     void note_if_not_finite(const float* x, int64_t count, size_t layer, const char* tensor);
-    int32_t position_of(const StepBatch& batch, int64_t token) const;
+    int64_t count_workspace_bytes() const;
 
     const ModelSpec& spec_;
     const KernelTable& kernels_;
     ThreadTeam team_;
+    std::atomic<int64_t> workspace_bytes_{0};
     bool check_finite_ = false;
     std::mutex bad_mutex_;
     std::string bad_input_;  // the first quantiser input of the step that was not finite

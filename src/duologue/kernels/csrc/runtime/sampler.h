@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernel_table.h"
+#include "runtime/buffers.h"
 
 namespace duologue {
 
@@ -23,6 +24,8 @@ public:
     // Temperature, then top-k, then top-p over what is left, then inverse CDF in falling order of weight (ties: lower id
     // first) or, without filters, in order of id. The same logits give the same token whatever the batch or machine.
     int32_t sample(const KernelTable& kernels, const float* logits, int64_t vocab, const SamplingRow& row);
+
+    int64_t bytes() const { return bytes_of(weights_, candidates_); }
 
 private:
     std::vector<float> weights_;                         // [vocab]
