@@ -8,15 +8,18 @@ import pytest
 
 from duologue.cache.resident import DialogueShape
 from duologue.errors import ModelLoadError, UnsupportedModelError
+from duologue.models.duologue_config import duologue_config
 from duologue.models.hf_checkpoint import spec_from_config
 from duologue.models.kv_accounting import KvModel
 from duologue.models.kv_config import kv_model_of_config
 from duologue.models.kv_waterfall import waterfall
+from duologue.models.presets import preset
 
 LLAMA_8B = {
     "model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096,
     "max_position_embeddings": 131072, "rope_scaling": {"rope_type": "llama3"},
 }  # fmt: skip
+UNKNOWN = {**LLAMA_8B, "model_type": "unheard_of"}
 QWEN25_7B = {
     "model_type": "qwen2", "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_size": 3584,
     "use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28,
@@ -56,6 +59,7 @@ GEMMA3N_E4B = {
         "sliding_window": 512, "num_kv_shared_layers": 15, "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
     },
 }  # fmt: skip
+GEMMA3N_DEFAULTS = {"model_type": "gemma3n_text", "num_hidden_layers": 35}
 MISTRAL_V01 = {
     "model_type": "mistral", "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096,
     "sliding_window": 4096,
@@ -111,12 +115,50 @@ RUN_HERE: list[dict[str, Any]] = [
     {"model_type": "gemma3_text", "num_hidden_layers": 18, "num_attention_heads": 4, "num_key_value_heads": 1},
     {"model_type": "gemma3_text", "sliding_window_pattern": 3},
     {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "num_hidden_layers": 48}},
+    # Odd settings, which another reader could take otherwise.
+    {"model_type": "llama", "num_hidden_layers": None, "num_attention_heads": None},
+    {"model_type": "llama", "sliding_window": 512, "use_sliding_window": True},
+    {"model_type": "mistral", "use_sliding_window": False, "sliding_window": 512},
+    {"model_type": "mistral", "sliding_window_pattern": 2, "attention_chunk_size": 64},
+    {"model_type": "gemma2", "sliding_window_pattern": 4},
+    {"model_type": "gemma2", "head_dim": None, "num_key_value_heads": None},
+    {"model_type": "gemma3_text", "use_sliding_window": False},
+    {"model_type": "gemma3_text", "attention_chunk_size": 8192},
+    {"model_type": "gemma3_text", "_sliding_window_pattern": 4, "num_kv_shared_layers": 8},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("config", RUN_HERE, ids=lambda config: str(config["model_type"]))
 def test_families_that_the_engine_runs_are_counted_as_it_reads_them(config: dict[str, Any]) -> None:
     assert kv_model_of_config(config, "m").layers == KvModel.of_spec("m", spec_from_config(config)).layers
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"quantization_config": {"bits": 4}}, {"architectures": ["LlamaForSequenceClassification"]}],
+    ids=["quantised", "another head"],
+)
+@pytest.mark.parametrize("config", RUN_HERE, ids=lambda config: str(config["model_type"]))
+def test_what_does_not_matter_to_kv_changes_only_what_is_said(
+    config: dict[str, Any], change: dict[str, Any]
+) -> None:
+    plain, model = kv_model_of_config(config, "m"), kv_model_of_config({**config, **change}, "m")
+    assert model.layers == plain.layers
+    assert [text for text in model.assumptions if "the engine does not run it" in text]
+    assert set(plain.assumptions) < set(model.assumptions)
+
+
+def test_what_the_engine_refuses_of_its_own_families_is_counted_and_said() -> None:
+    refused = {**GEMMA3_4B["text_config"], "use_bidirectional_attention": True}  # type: ignore[dict-item]
+    model = kv_model_of_config(refused, "m")
+    assert model.layers == kv_model_of_config(GEMMA3_4B, "m").layers
+    assert "use_bidirectional_attention = True" in model.assumptions[0]
+
+
+def test_our_own_architecture_is_refused_as_the_engine_refuses_it() -> None:
+    config = {**duologue_config(preset("1m")), "hidden_act": "unheard_of"}
+    with pytest.raises(UnsupportedModelError, match="unheard_of"):
+        kv_model_of_config(config, "m")
 
 
 def test_where_windows_lie() -> None:
@@ -151,13 +193,13 @@ def test_a_latent_is_compared_with_heads_that_keep_keys_and_values() -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (LLAMA_8B, "head_dim is 128"),
+        (UNKNOWN, "head_dim is 128"),
         (GPT2, "num_key_value_heads is 12"),
         (GEMMA3_4B, "only text_config is counted"),
-        (GEMMA3_4B, "num_key_value_heads is 4: the default of gemma3_text"),
-        (GEMMA3_4B, "one layer in 6 is global"),
+        (GEMMA3N_DEFAULTS, "num_key_value_heads is 2: the default of gemma3n_text"),
+        (GEMMA3N_DEFAULTS, "one layer in 5 is global"),
         (LLAMA4_SCOUT, "chunks of 8192"),
-        ({**LLAMA_8B, "model_type": "unheard_of", "sliding_window": 512}, "every layer has the window"),
+        ({**UNKNOWN, "sliding_window": 512}, "every layer has the window"),
     ],
 )
 def test_what_is_assumed_is_said(config: dict[str, Any], says: str) -> None:
@@ -186,7 +228,7 @@ def test_a_config_that_says_all_assumes_nothing() -> None:
 )  # fmt: skip
 def test_what_cannot_be_counted_is_refused_by_name(change: dict[str, Any], says: str) -> None:
     with pytest.raises(UnsupportedModelError, match=says):
-        kv_model_of_config({**LLAMA_8B, **change}, "m")
+        kv_model_of_config({**UNKNOWN, **change}, "m")
 
 
 @pytest.mark.parametrize(
@@ -202,11 +244,11 @@ def test_what_cannot_be_counted_is_refused_by_name(change: dict[str, Any], says:
         ({"kv_lora_rank": 512}, "qk_rope_head_dim is missing"),
         ({"num_key_value_heads": [8, 8]}, "num_key_value_heads has 2 entries for 32 layers"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1 entries for 32 layers"),
-        ({"model_type": "gemma2", "layer_types": ["sliding_attention"] * 32, "sliding_window": None}, "no sliding_window"),
-        ({"model_type": "gemma2", "sliding_window": 0}, "sliding_window is 0"),
+        ({"layer_types": ["sliding_attention"] * 32, "sliding_window": None}, "no sliding_window"),
+        ({"sliding_window": 0}, "sliding_window is 0"),
         ({"num_kv_shared_layers": 32}, "no earlier layer"),
     ],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_named(change: dict[str, Any], says: str) -> None:
     with pytest.raises(ModelLoadError, match=says):
-        kv_model_of_config({**LLAMA_8B, **change}, "m")
+        kv_model_of_config({**UNKNOWN, **change}, "m")

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from duologue.errors import ModelLoadError, UnsupportedModelError
+from duologue.models.gguf_file import read_gguf_file
+from duologue.models.gguf_spec import gguf_spec
 from duologue.models.kv_accounting import KvModel
 from duologue.models.kv_source import kv_model
 from duologue.models.presets import preset
 from duologue.models.random_model import random_spec, random_weights
+from duologue.models.spec import ModelSpec
+from tests.models.family_case import GEMMA2, GEMMA3, MISTRAL
 from tests.models.gguf_case import write_gguf
 
 SPEC = random_spec(layers=3, heads=4, kv_heads=2)
+MISTRAL_GGUF = dataclasses.replace(MISTRAL, architecture="llama")  # whose files call it so
 
 
 def test_a_preset() -> None:
@@ -40,6 +47,55 @@ def test_a_gguf_file(tmp_path: Path) -> None:
     assert kv_model(str(path)).layers == KvModel.of_spec("m", SPEC).layers
 
 
+GGUF_ODDITIES: list[tuple[ModelSpec, dict[str, Any]]] = [
+    (MISTRAL_GGUF, {}),
+    (MISTRAL_GGUF, {"llama.attention.sliding_window": 0}),
+    (GEMMA2, {}),
+    (GEMMA2, {"gemma2.attention.sliding_window": None}),
+    (GEMMA2, {"gemma2.attention.sliding_window_pattern": 4}),
+    (GEMMA2, {"gemma2.attention.sliding_window_pattern": [True, True, False, False]}),
+    (GEMMA2, {"gemma2.attention.key_length_swa": 32}),
+    (GEMMA3, {}),
+    (GEMMA3, {"gemma3.attention.sliding_window": None}),
+    (GEMMA3, {"gemma3.attention.sliding_window_pattern": 0}),
+    (GEMMA3, {"gemma3.attention.sliding_window_pattern": 3, "gemma3.attention.key_length_swa": 32}),
+    (GEMMA3, {"gemma3.attention.shared_kv_layers": 2}),
+]
+
+
+@pytest.mark.parametrize(("spec", "change"), GGUF_ODDITIES)
+def test_gguf_files_are_counted_as_the_engine_reads_them(
+    spec: ModelSpec, change: dict[str, Any], tmp_path: Path
+) -> None:
+    path = write_gguf(tmp_path / "m.gguf", spec, random_weights(spec, 0), metadata=change)
+    model, read = kv_model(str(path)), gguf_spec(read_gguf_file(path))
+    assert model.layers == KvModel.of_spec("m", read).layers
+    assert model.context_tokens == read.context_tokens
+    assert model.assumptions == ()
+
+
+def test_a_gguf_file_that_the_engine_refuses_is_counted_and_that_is_said(tmp_path: Path) -> None:
+    change = {"gemma3.rope.scaling.type": "yarn"}
+    path = write_gguf(tmp_path / "m.gguf", GEMMA3, random_weights(GEMMA3, 0), metadata=change)
+    model = kv_model(str(path))
+    assert model.layers == KvModel.of_spec("m", GEMMA3).layers
+    assert "gemma3.rope.scaling.type = 'yarn' is not supported" in model.assumptions[0]
+    assert "one layer in 6 is global" in model.assumptions[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"gemma3.attention.key_length_swa": 16}, "key_length_swa"),  # local heads of another size
+        ({"gemma3.attention.sliding_window_pattern": [True]}, "has 1 entries for 7 layers"),
+    ],
+)
+def test_gguf_files_whose_kv_cannot_be_counted(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", GEMMA3, random_weights(GEMMA3, 0), metadata=change)
+    with pytest.raises(ModelLoadError, match=f"{path}.*{says}"):
+        kv_model(str(path))
+
+
 def test_a_gguf_file_of_a_family_that_is_not_run(tmp_path: Path) -> None:
     entries = {
         "cohere2.block_count": 8,
@@ -57,9 +113,9 @@ def test_a_gguf_file_of_a_family_that_is_not_run(tmp_path: Path) -> None:
 
 def test_a_gguf_file_with_a_state_is_refused(tmp_path: Path) -> None:
     path = write_gguf(
-        tmp_path / "m.gguf", SPEC, random_weights(SPEC, 0), metadata={"llama.ssm.state_size": 16}
-    )
-    with pytest.raises(UnsupportedModelError, match=r"llama\.ssm\.state_size"):
+        tmp_path / "m.gguf", SPEC, random_weights(SPEC, 0), metadata={"plamo2.ssm.state_size": 16}, architecture="plamo2"
+    )  # fmt: skip
+    with pytest.raises(UnsupportedModelError, match=r"plamo2\.ssm\.state_size"):
         kv_model(str(path))
 
 

@@ -36,6 +36,11 @@ _GEMMA2_SCORE_CAP, _GEMMA2_LOGIT_CAP = 50.0, 30.0
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 
 
+def runs_gguf(architecture: object) -> bool:
+    """Whether files of this architecture (`general.architecture`) are run at all."""
+    return isinstance(architecture, str) and architecture in _FAMILIES
+
+
 def gguf_spec(file: GgufFile) -> ModelSpec:
     """Raises ModelLoadError or UnsupportedModelError naming the metadata entry."""
     architecture = file.metadata.get("general.architecture")

@@ -115,13 +115,13 @@ class KvModel:
                 raise UnsupportedModelError(f"layer {i}: layer {layer.owner} is of another kind")
 
     @classmethod
-    def of_spec(cls, name: str, spec: ModelSpec) -> KvModel:
+    def of_spec(cls, name: str, spec: ModelSpec, assumptions: tuple[str, ...] = ()) -> KvModel:
         """Of a model that the engine runs."""
         layers = tuple(
             KvLayer(layer.heads, layer.kv_heads, layer.head_dim, layer.head_dim, layer.window, layer.kv_owner)
             for layer in spec.layers
         )
-        return cls(name, layers, spec.context_tokens)
+        return cls(name, layers, spec.context_tokens, assumptions)
 
     @property
     def owners(self) -> tuple[KvLayer, ...]:

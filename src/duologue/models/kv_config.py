@@ -1,6 +1,7 @@
 """The KV of any decoder from its Hugging Face `config.json`, without weights; also of families that the engine does not run.
 
-Lenient where the families' own readers are strict: what does not change KV is not looked at, and what the file leaves to its
+A family that the engine runs is counted from the spec that the engine makes of the same settings. The others are read here: lenient
+where the families' own readers are strict: what does not change KV is not looked at, and what the file leaves to its
 family's defaults is filled in and said (`KvModel.assumptions`). Strict where a number would be wrong: layers that keep a state
 instead of KV, encoders, and settings whose meaning for KV is not known here are refused by name.
 """
@@ -11,13 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from duologue.errors import ModelLoadError, UnsupportedModelError
-from duologue.models.duologue_config import MODEL_TYPE, duologue_spec
-from duologue.models.hf_config import HfConfig
+from duologue.models.duologue_config import MODEL_TYPE
+from duologue.models.families import FAMILIES
+from duologue.models.hf_checkpoint import spec_from_config
 from duologue.models.kv_accounting import KvLayer, KvModel
 from duologue.models.kv_families import DEFAULTS, PATTERNS, WINDOW_ON_ALL, WINDOW_ON_NONE, refuse_other_kv
 
 _MAX_LAYERS, _MAX_SIZE = 4096, 1 << 31
 _NESTED = ("text_config", "llm_config", "language_config")
+# What the engine asks of a family's configuration and KV does not depend on: how weights are stored and what is put on top.
+_NOT_OF_KV = ("architectures", "quantization_config")
 _LOCAL, _GLOBAL = ("sliding_attention", "chunked_attention"), "full_attention"
 # Other names of the same settings, most common first.
 _NAMES = {
@@ -30,26 +34,52 @@ _NAMES = {
 
 
 def kv_model_of_config(config: Mapping[str, Any], name: str) -> KvModel:
-    """The KV of the model that a parsed `config.json` describes; our own architecture is read as the engine reads it.
+    """The KV of the model that a parsed `config.json` describes.
+
+    What the engine refuses of a family that it runs is counted as other families are, and `assumptions` say so; of our own
+    architecture it is refused here too.
 
     Raises UnsupportedModelError naming a setting whose KV cannot be counted, ModelLoadError naming one that is missing or makes no
     sense.
     """
-    if config.get("model_type") == MODEL_TYPE:
-        return KvModel.of_spec(name, duologue_spec(HfConfig(config)))
-    return _Reader(config).model(name)
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        return lenient_kv_model(config, name)
+    notes = tuple(f"only {nested} is counted, the language model" for nested in _nested_in(config))
+    try:
+        return KvModel.of_spec(name, spec_from_config(dict(config)), notes)
+    except UnsupportedModelError as error:
+        if kind == MODEL_TYPE:
+            raise
+        refusal = not_run(error)
+    stored = {key: value for key, value in config.items() if key not in _NOT_OF_KV}
+    try:
+        return KvModel.of_spec(name, spec_from_config(stored), (*notes, refusal))
+    except UnsupportedModelError:
+        return lenient_kv_model(config, name, refusal)
+
+
+def lenient_kv_model(config: Mapping[str, Any], name: str, *assumptions: str) -> KvModel:
+    """As `kv_model_of_config`, without asking the families; `assumptions` come before its own."""
+    return _Reader(config, assumptions).model(name)
+
+
+def not_run(error: UnsupportedModelError) -> str:
+    """The assumption under which a model is counted that the engine refuses with this error."""
+    return f"its settings mean for KV what they mean in other models, for the engine does not run it: {error}"
+
+
+def _nested_in(config: Mapping[str, Any]) -> list[str]:
+    return [nested for nested in _NESTED if isinstance(config.get(nested), dict)][:1]
 
 
 class _Reader:
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._assumptions: list[str] = []
+    def __init__(self, config: Mapping[str, Any], assumptions: Sequence[str]) -> None:
+        self._assumptions = list(assumptions)
         outer = config
-        for nested in _NESTED:
-            inner = config.get(nested)
-            if isinstance(inner, dict):
-                config = inner
-                self._assume(f"only {nested} is counted, the language model")
-                break
+        for nested in _nested_in(config):
+            config = config[nested]
+            self._assume(f"only {nested} is counted, the language model")
         for settings in (outer, config):  # wherever they are said
             refuse_other_kv(settings)
         self._config = config

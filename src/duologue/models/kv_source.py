@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from duologue.errors import ModelLoadError, UnsupportedModelError
-from duologue.models.gguf_file import read_gguf_file
+from duologue.models.gguf_file import GgufFile, read_gguf_file
+from duologue.models.gguf_spec import gguf_spec, runs_gguf
 from duologue.models.hf_config import CONFIG_FILE
 from duologue.models.kv_accounting import KvModel
-from duologue.models.kv_config import kv_model_of_config
+from duologue.models.kv_config import kv_model_of_config, lenient_kv_model, not_run
 from duologue.models.presets import preset
 from duologue.models.source import resolve
 
@@ -60,10 +61,24 @@ def kv_model(name: str, *, progress: bool = False) -> KvModel:
     source = resolve(name, progress=progress)
     if source.path.is_dir():
         return _of_config(source.path / CONFIG_FILE, source.name)
+    file = read_gguf_file(source.path)
     try:
-        return kv_model_of_config(_config_of_gguf(read_gguf_file(source.path).metadata), source.name)
+        return _of_gguf(file, source.name)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{source.path}: {error}") from error
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{source.path}: {error}") from error
+
+
+def _of_gguf(file: GgufFile, name: str) -> KvModel:
+    """As `kv_model_of_config`: the engine's spec of the file, another reading only where there is none."""
+    refusals: tuple[str, ...] = ()
+    if runs_gguf(file.metadata.get("general.architecture")):
+        try:
+            return KvModel.of_spec(name, gguf_spec(file))
+        except UnsupportedModelError as error:
+            refusals = (not_run(error),)
+    return lenient_kv_model(_config_of_gguf(file.metadata), name, *refusals)
 
 
 def _of_config(path: Path, name: str) -> KvModel:
