@@ -15,6 +15,7 @@ from duologue.bench.engine import EngineReading, EngineUnderTest
 from duologue.bench.llama_cpp import Workload
 from duologue.bench.plot import save_plot
 from duologue.engine.load import load_for_engine
+from duologue.errors import CapacityError
 
 _STEPS = 32
 
@@ -41,14 +42,13 @@ def measure_contexts(
     on_progress: Callable[[str], None] = lambda message: None,
 ) -> list[ContextCurve]:
     """Decode speed of one stream at each depth that fits into a model's context; a depth of the whole context is measured a few
-    tokens before its end. Raises as `load_for_engine`."""
+    tokens before its end, and each only once. Raises as `load_for_engine`, and CapacityError naming a model whose context has no
+    room for one of them."""
     curves = []
     for name in models:
         on_progress(f"{name}: loading")
         model = load_for_engine(name, progress=True)
-        longest = model.spec.context_tokens - _STEPS - 1
-        # A depth that fills the whole context leaves no room for the tokens that are timed.
-        fitting = tuple(min(depth, longest) for depth in depths if depth <= model.spec.context_tokens)
+        fitting = _fitting(name, depths, model.spec.context_tokens)
         workloads = [
             Workload(f"decode_{depth}", decode_tokens=_STEPS, depth_tokens=depth) for depth in fitting
         ]
@@ -59,6 +59,21 @@ def measure_contexts(
             readings.append(engine.measure(workload, repetitions=repetitions, prefill=False))
         curves.append(ContextCurve(model.name, fitting, tuple(readings)))
     return curves
+
+
+def _fitting(name: str, depths: Sequence[int], context_tokens: int) -> tuple[int, ...]:
+    # A depth that fills the whole context leaves no room for the tokens that are timed.
+    longest = context_tokens - _STEPS - 1
+    if longest < 1:
+        raise CapacityError(
+            f"{name} has a context of {context_tokens} tokens; measuring takes at least {_STEPS + 2}, choose another model"
+        )
+    fitting = {min(depth, longest) for depth in depths if depth <= context_tokens}
+    if not fitting:
+        raise CapacityError(
+            f"no depth fits into the context of {name}, {context_tokens} tokens; give a smaller --depth"
+        )
+    return tuple(sorted(fitting))
 
 
 def context_dict(curves: Sequence[ContextCurve]) -> list[dict[str, Any]]:

@@ -91,6 +91,8 @@ class Vocabulary:
             header["eos_ids"] = frozenset(header["eos_ids"])
             body = data[start + size_bytes :]
             pieces = SpmPieces.from_bytes(body)
-            return cls(backend_json="" if pieces else body.decode(), pieces=pieces, **header)
+            if pieces is not None:
+                return cls(backend_json="", pieces=pieces, **header)
+            return cls(backend_json=body.decode(), **header)
         except (struct.error, ValueError, KeyError, TypeError) as error:
             raise ModelLoadError(f"the packed tokenizer is damaged ({error})") from error
