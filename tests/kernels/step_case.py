@@ -156,6 +156,11 @@ class StepCase:
 
     def step(self, work: list[tuple[Branch, int]]) -> list[Logits]:
         """Advance each sequence by its count of tokens; logits of all these tokens, one array for each sequence."""
+        counts = [count for _, count in work]
+        return np.split(self.chosen_rows(work, range(sum(counts))), np.cumsum(counts)[:-1])
+
+    def chosen_rows(self, work: list[tuple[Branch, int]], chosen: Sequence[int]) -> Logits:
+        """Advance as `step`; logits [chosen, vocab] of these tokens only, counted within the step."""
         columns = max(-(-(sequence.computed + count) // PAGE_TOKENS) for sequence, count in work)
         table = np.full((len(work), columns), 0, dtype=np.int32)
         for row, (sequence, _) in enumerate(work):
@@ -167,7 +172,7 @@ class StepCase:
             np.int32
         )
         first = np.array([s.computed for s, _ in work], dtype=np.int32)
-        logits = np.empty((len(tokens), self.spec.vocab_size), dtype=np.float32)
+        logits = np.empty((len(chosen), self.spec.vocab_size), dtype=np.float32)
         self.executor.step(
             tokens,
             starts,
@@ -175,7 +180,7 @@ class StepCase:
             table,
             table,
             *self.pools,
-            np.arange(len(tokens), dtype=np.int32),
+            np.array(chosen, dtype=np.int32),
             logits,
             None,
             None,
@@ -183,7 +188,7 @@ class StepCase:
         )
         for sequence, count in work:
             sequence.computed += count
-        return np.split(logits, starts[1:-1])
+        return logits
 
     def run(self, tokens: Ids, chunks: Sequence[int]) -> Logits:
         """Logits [n, vocab] of one sequence computed in the given chunks (the last repeated to the end)."""
