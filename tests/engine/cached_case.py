@@ -37,6 +37,17 @@ MQA_WINDOWS = random_spec(
     windows=(0, 90, 0, 90),
     kv_owners=(None, None, 0, None),
 )
+# Windows of two sizes in the same local pages: less than a page, and two pages.
+TWO_WINDOWS = random_spec(
+    layers=4,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    vocab=64,
+    hidden=64,
+    windows=(40, 0, 128, 40),
+    kv_owners=(None, None, None, 0),
+)
 
 
 def packed(spec: ModelSpec, seed: int = 3) -> PackedModel:

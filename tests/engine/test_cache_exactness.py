@@ -13,17 +13,18 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from duologue.cache.scope import CacheScope
 from duologue.engine.request import PromptMarks, Request, RequestState
 from duologue.models.packed_model import PackedModel
-from tests.engine.cached_case import GQA, MQA_WINDOWS, CachedCase, FreshRunner, packed
+from tests.engine.cached_case import GQA, MQA_WINDOWS, TWO_WINDOWS, CachedCase, FreshRunner, packed
 
 # The whole proof takes minutes: DUOLOGUE_TEST_SCHEDULES=3000.
 SCHEDULES = int(os.environ.get("DUOLOGUE_TEST_SCHEDULES", "60"))
 VOCAB = GQA.vocab_size
+SPECS = {"gqa": GQA, "mqa_windows": MQA_WINDOWS, "two_windows": TWO_WINDOWS}
 _models: dict[str, tuple[PackedModel, FreshRunner]] = {}
 
 
 def model_of(kind: str) -> tuple[PackedModel, FreshRunner]:
     if kind not in _models:
-        model = packed(GQA if kind == "gqa" else MQA_WINDOWS)
+        model = packed(SPECS[kind])
         _models[kind] = (model, FreshRunner(model))
     return _models[kind]
 
@@ -41,8 +42,8 @@ class Dialogues(RuleBasedStateMachine):
     def start(self, pages: int, local_pages: int, batch: int) -> None:
         model, self.fresh = model_of(self.kind)
         # At the least what the engine grants: room for one window and a step.
-        if self.kind != "gqa":
-            local_pages = max(local_pages, -(-(90 + batch) // 64) + 2)
+        if window := max(layer.window for layer in model.spec.layers):
+            local_pages = max(local_pages, -(-(window + batch) // 64) + 2)
         self.case = CachedCase(model, global_pages=pages, local_pages=local_pages, max_batch_tokens=batch)
         self.checked: set[int] = set()
 
@@ -119,6 +120,12 @@ class WindowDialogues(Dialogues):
     kind = "mqa_windows"
 
 
+class TwoWindowsDialogues(Dialogues):
+    """Windows of 40 and of 128 beside global layers: the widest decides which pages stay, the others see less of them."""
+
+    kind = "two_windows"
+
+
 _settings = settings(
     max_examples=SCHEDULES, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
@@ -126,9 +133,11 @@ TestDialogues = pytest.mark.timeout(3000)(Dialogues.TestCase)
 TestDialogues.settings = _settings
 TestWindowDialogues = pytest.mark.timeout(3000)(WindowDialogues.TestCase)
 TestWindowDialogues.settings = _settings
+TestTwoWindowsDialogues = pytest.mark.timeout(3000)(TwoWindowsDialogues.TestCase)
+TestTwoWindowsDialogues.settings = settings(_settings, max_examples=max(1, SCHEDULES // 3))
 
 
-@pytest.mark.parametrize("kind", ["gqa", "mqa_windows"])
+@pytest.mark.parametrize("kind", SPECS)
 def test_negative_control_one_corrupt_byte_of_stored_kv_is_noticed(kind: str) -> None:
     model, fresh = model_of(kind)
     case = CachedCase(model, global_pages=12, local_pages=12)
