@@ -9,10 +9,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from duologue.engine import Completion, Engine, EngineStats, SamplingParams, TokenEvent
+    from duologue.engine import (
+        Completion,
+        Engine,
+        EngineStats,
+        Grammar,
+        SamplingParams,
+        TokenEvent,
+        TokenLogprob,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["Completion", "Engine", "EngineStats", "SamplingParams", "TokenEvent", "__version__"]
+__all__ = [
+    "Completion",
+    "Engine",
+    "EngineStats",
+    "Grammar",
+    "SamplingParams",
+    "TokenEvent",
+    "TokenLogprob",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -204,6 +204,7 @@ class Engine:
                 f"token id {low if low < 0 else high} is outside the vocabulary of {self.spec.vocab_size}",
                 param="prompt",
             )
+        params.require_vocabulary(self.spec.vocab_size)
         room = self.context_tokens - len(prompt_ids)
         reply_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         request = Request(
@@ -463,4 +464,5 @@ def _completion(events: Sequence[TokenEvent]) -> Completion:
         prompt_tokens=last.prompt_tokens,
         cached_tokens=last.cached_tokens,
         completion_tokens=last.completion_tokens,
+        logprobs=tuple(logprob for event in events for logprob in event.logprobs),
     )

@@ -10,10 +10,23 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """The natural logarithm of a chosen token's probability, and of the likeliest tokens, `top`, likeliest first.
+
+    Of the model's own distribution: before temperature, penalties, biases and grammar.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class TokenEvent:
     """News of one request, in order. `text` holds whole characters only and may be empty; stop strings never appear in it.
 
-    The last event of a request has a `finish_reason`; nothing follows it. `error` is set when that is "error".
+    The last event of a request has a `finish_reason`; nothing follows it. `error` is set when that is "error". `logprobs` has one
+    entry for each of `token_ids` when they were asked for, and none otherwise.
     """
 
     text: str
@@ -23,6 +36,7 @@ class TokenEvent:
     cached_tokens: int
     completion_tokens: int
     error: str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +49,7 @@ class Completion:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)

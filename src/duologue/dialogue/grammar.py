@@ -1,0 +1,39 @@
+"""What a reply may look like, as the client wrote it: structured output before anything is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from duologue.errors import InvalidRequestError
+
+GrammarKind = Literal["json_object", "json_schema", "regex", "lark"]
+MAX_GRAMMAR_BYTES = 256 << 10
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """`text` is a JSON schema as JSON text, a regular expression or a Lark grammar; empty for `json_object`.
+
+    Raises InvalidRequestError for a kind that does not exist and for a text that is missing or larger than
+    `MAX_GRAMMAR_BYTES`. Whether the text means something is known once an engine compiles it.
+    """
+
+    kind: GrammarKind
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        kinds = get_args(GrammarKind)
+        if self.kind not in kinds:
+            raise InvalidRequestError(f"a grammar is one of {', '.join(kinds)}, not {self.kind!r}")
+        if self.kind == "json_object":
+            if self.text:
+                raise InvalidRequestError("json_object takes no text; a schema is json_schema")
+            return
+        if not self.text:
+            raise InvalidRequestError(f"the {self.kind} is empty")
+        size_bytes = len(self.text.encode("utf-8", errors="surrogatepass"))
+        if size_bytes > MAX_GRAMMAR_BYTES:
+            raise InvalidRequestError(
+                f"the {self.kind} has {size_bytes} bytes, more than {MAX_GRAMMAR_BYTES}; make it smaller"
+            )
