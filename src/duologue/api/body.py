@@ -56,6 +56,7 @@ _CODES = {
     "extra_forbidden": "unknown_parameter",
     "unsupported_value": "unsupported_value",
     "greater_than_equal": "below_min_value",
+    "greater_than": "below_min_value",
     "less_than_equal": "above_max_value",
     "less_than": "above_max_value",
     "too_short": "empty_array",
@@ -84,6 +85,8 @@ def _param(location: tuple[int | str, ...]) -> str:
     """OpenAI's spelling of a place in the request: `messages[0].content`."""
     path = ""
     for step in location:
+        if step == "[key]":  # pydantic's word for a member whose name is wrong, which comes before it
+            continue
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
     return path
 

@@ -35,7 +35,7 @@ def _printable(key: str) -> str:
 
 
 class CacheFields(BaseModel):
-    """`prompt_cache_key` is OpenAI's, `cache_salt` vLLM's; `cache_retention_s` and `explain_cache` are extensions."""
+    """`prompt_cache_key` is OpenAI's, `cache_salt` vLLM's; `cache_retention_s` is an extension."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -44,7 +44,6 @@ class CacheFields(BaseModel):
     ) = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT_CHARS)] | None = None
     cache_retention_s: Annotated[float, Field(ge=0, le=MAX_RETENTION_S, allow_inf_nan=False)] = 0.0
-    explain_cache: bool = False
 
     def cache_scope(self, tenant: str) -> CacheScope:
         """Where the request's KV belongs, `tenant` being who has been authenticated."""

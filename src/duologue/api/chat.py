@@ -4,119 +4,77 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from duologue.api.body import invalid_field, json_object
-from duologue.api.cache_fields import CacheFields
-from duologue.api.unsupported import implemented_fields
+from duologue.api.body import json_object
+from duologue.api.messages import MAX_MESSAGES, ChatMessage
+from duologue.api.sampling_fields import (
+    MAX_TOP_LOGPROBS,
+    SamplingFields,
+    Tokens,
+    checked,
+    contradiction,
+    refuse_contradictions,
+)
+from duologue.api.structure import ResponseFormat, with_structured_outputs
+from duologue.api.tools import MAX_TOOLS, Tool, ToolChoice, ToolChoiceField
+from duologue.api.unsupported import CHAT_FIELDS, implemented_fields
+from duologue.dialogue.grammar import Grammar
 from duologue.dialogue.truncation import Truncation
 from duologue.dialogue.volatile import VolatileInsert, parse_volatile
 from duologue.engine.sampling_params import SamplingParams
-from duologue.errors import InvalidRequestError
 
-MAX_STOP_STRINGS = 64
-MAX_STOP_CHARS = 1024
-_SEED_LIMIT = 2**63
+__all__ = ["ChatCompletionRequest", "ChatMessage", "parse_chat_request"]
 
-_Strict = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-def _text(content: Any) -> Any:
-    """One string out of a string or a list of text parts (joined by newlines, as most servers do)."""
-    if not isinstance(content, list):
-        return content
-    texts = []
-    for index, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind == "refusal":
-            kind, part = "text", {"text": part.get("refusal")}
-        if kind != "text":
-            found = f"type '{kind}'" if isinstance(kind, str) else "no type"
-            raise PydanticCustomError(
-                "unsupported_value",
-                "part {index} has {found}, but only text parts are supported",
-                {"index": index, "found": found},
-            )
-        if not isinstance(part.get("text"), str):
-            raise PydanticCustomError("invalid_type", "part {index} has no string 'text'", {"index": index})
-        texts.append(part["text"])
-    return "\n".join(texts)
+_VOLATILE_SCHEMA = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "role": {"type": "string"},
+            "content": {"type": "string"},
+            "placement": {"enum": ["freeze", "tail"]},
+        },
+        "required": ["content"],
+    },
+}
 
 
-def _stop_list(stop: Any) -> Any:
-    return [stop] if isinstance(stop, str) else stop
+class ChatCompletionRequest(SamplingFields):
+    """The implemented fields. Extensions: those of `SamplingFields`, `explain_cache`, `continue_final_message`, `volatile`,
+    and `truncation` as in OpenAI's Responses API with its sizes in tokens."""
 
-
-class ChatMessage(BaseModel):
-    """One message. `developer` is OpenAI's newer word for `system` and reaches the template as such."""
-
-    model_config = _Strict
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_text)]
-    name: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, message: Any) -> Any:
-        """Replies may be sent back whole, so their empty members (`refusal`, `tool_calls`) are dropped."""
-        if not isinstance(message, dict):
-            return message
-        if message.get("role") in ("tool", "function"):
-            raise PydanticCustomError("unsupported_value", "messages of role 'tool' are not supported")
-        for name in ("tool_calls", "function_call", "audio"):
-            if message.get(name):
-                raise PydanticCustomError("unsupported_value", "'{name}' is not supported", {"name": name})
-        ignored = ("refusal", "annotations", "tool_calls", "function_call", "audio")
-        return {name: value for name, value in message.items() if name not in ignored}
-
-    def template_dict(self) -> dict[str, str]:
-        """The message as chat templates expect it."""
-        message = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
-        if self.name is not None:
-            message["name"] = self.name
-        return message
-
-
-class StreamOptions(BaseModel):
-    """`include_obfuscation` is accepted and has no effect: it pads chunks and changes no text."""
-
-    model_config = _Strict
-
-    include_usage: bool = False
-    include_obfuscation: bool = False
-
-
-class ChatCompletionRequest(CacheFields):
-    """The implemented fields. Extensions: `top_k` (0 is off), `ignore_eos`, `continue_final_message`, `volatile`, and
-    `truncation` as in OpenAI's Responses API with its sizes in tokens."""
-
-    model: Annotated[str, Field(min_length=1)]
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 1.0
-    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 1.0
-    top_k: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    seed: Annotated[int, Field(ge=-_SEED_LIMIT, lt=_SEED_LIMIT)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    stop: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
-        BeforeValidator(_stop_list),
-        Field(max_length=MAX_STOP_STRINGS),
-    ] = Field(default_factory=list)
-    ignore_eos: bool = False
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Tokens | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] = 0
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    tool_choice: ToolChoiceField | None = None
+    parallel_tool_calls: bool = True
+    explain_cache: bool = False
     continue_final_message: bool = False
     truncation: Literal["auto", "disabled"] = "disabled"
-    truncation_step: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    truncation_reserve: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    volatile: Annotated[tuple[VolatileInsert, ...] | None, BeforeValidator(parse_volatile)] = None
+    truncation_step: Tokens | None = None
+    truncation_reserve: Tokens | None = None
+    volatile: Annotated[
+        tuple[VolatileInsert, ...] | None, BeforeValidator(parse_volatile), WithJsonSchema(_VOLATILE_SCHEMA)
+    ] = None
 
     @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+    def choice_of_tools(self) -> ToolChoice:
+        """Whether to call functions; OpenAI's default is "auto" when there are any."""
+        return self.tool_choice or ToolChoice(mode="auto" if self.tools else "none")
+
+    @property
+    def uses_tools(self) -> bool:
+        """Whether only a template that knows tools can take it."""
+        return bool(self.tools) or any(message.uses_tools for message in self.messages)
+
+    @property
+    def structure_param(self) -> str:
+        """The field that says what the reply looks like."""
+        return "response_format" if self.structured_outputs is None else "structured_outputs"
 
     def cut(self, context_tokens: int) -> Truncation | None:
         """How to cut a dialogue that is too long for the context, or None when that is an error.
@@ -132,50 +90,65 @@ class ChatCompletionRequest(CacheFields):
         )
         return Truncation(context_tokens, step_tokens, reserve_tokens)
 
-    def template_messages(self) -> list[dict[str, str]]:
+    def template_messages(self) -> list[dict[str, Any]]:
         """The messages as chat templates expect them."""
         return [message.template_dict() for message in self.messages]
 
-    def sampling_params(self) -> SamplingParams:
-        """The engine's view of the request.
+    def template_tools(self) -> list[dict[str, Any]] | None:
+        """The functions as chat templates expect them; None when there are none."""
+        if self.choice_of_tools.mode == "none":
+            return None
+        return [tool.template_dict() for tool in self.tools] or None
 
-        OpenAI allows `top_p` 0, which leaves one token, and negative seeds; the engine knows neither.
-        """
-        return SamplingParams(
-            temperature=self.temperature,
-            top_p=self.top_p or 1.0,
-            top_k=self.top_k if self.top_p > 0 else 1,
-            seed=None if self.seed is None else self.seed % 2**64,
+    def structure(self) -> Grammar | None:
+        """What the reply has to look like, calls of functions aside. Raises `InvalidRequestError`."""
+        if self.structured_outputs is not None:
+            return self.structured_outputs.as_grammar()
+        return None if self.response_format is None else self.response_format.grammar()
+
+    def sampling_params(self, grammar: Grammar | None = None) -> SamplingParams:
+        """The engine's view of the request."""
+        return self.engine_params(
             max_tokens=self.max_completion_tokens if self.max_tokens is None else self.max_tokens,
-            stop=tuple(self.stop),
-            ignore_eos=self.ignore_eos,
+            logprobs=self.top_logprobs if self.logprobs else None,
+            grammar=grammar,
         )
 
 
 def parse_chat_request(body: bytes) -> ChatCompletionRequest:
     """Checks a request body. Raises `InvalidRequestError` that names the first wrong field (`param`)."""
-    fields = json_object(body)
-    try:
-        request = ChatCompletionRequest.model_validate(implemented_fields(fields))
-    except ValidationError as error:
-        # The first error suffices, and only it can be named by `param`.
-        raise invalid_field(error.errors(include_url=False)[0]) from None
-    if request.stream_options is not None and not request.stream:
-        raise InvalidRequestError(
-            "'stream_options' is only allowed when 'stream' is true.",
-            param="stream_options",
-            code="invalid_value",
-        )
-    for name in ("truncation_step", "truncation_reserve"):
-        if getattr(request, name) is not None and request.truncation == "disabled":
-            raise InvalidRequestError(
-                f"'{name}' is only allowed when 'truncation' is \"auto\".", param=name, code="invalid_value"
-            )
+    fields = implemented_fields(json_object(body), CHAT_FIELDS)
+    request = checked(ChatCompletionRequest, with_structured_outputs(fields))
     limits = (request.max_tokens, request.max_completion_tokens)
     if None not in limits and limits[0] != limits[1]:
-        raise InvalidRequestError(
-            "'max_tokens' and 'max_completion_tokens' differ; send only 'max_completion_tokens'.",
-            param="max_tokens",
-            code="invalid_value",
+        raise contradiction(
+            "max_tokens", "'max_tokens' and 'max_completion_tokens' differ; send only 'max_completion_tokens'."
         )
+    refuse_contradictions(request, limits[0] or limits[1])
+    for name in ("truncation_step", "truncation_reserve"):
+        if getattr(request, name) is not None and request.truncation == "disabled":
+            raise contradiction(name, f"'{name}' is only allowed when 'truncation' is \"auto\".")
+    if request.top_logprobs and not request.logprobs:
+        raise contradiction("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true.")
+    _refuse_contradicting_tools(request)
     return request
+
+
+def _refuse_contradicting_tools(request: ChatCompletionRequest) -> None:
+    choice = request.choice_of_tools
+    names = [tool.function.name for tool in request.tools]
+    if len(set(names)) < len(names):
+        raise contradiction("tools", "'tools' names a function twice.")
+    if choice.is_forced and not names:
+        raise contradiction("tool_choice", "'tool_choice' asks for a call, but there are no 'tools'.")
+    if choice.mode == "named" and choice.name not in names:
+        raise contradiction(
+            "tool_choice", f"'tool_choice' names '{(choice.name or '')[:80]}', which is not among the 'tools'."
+        )
+    structured = request.response_format is not None and request.response_format.type != "text"
+    if structured and request.structured_outputs is not None:
+        raise contradiction("structured_outputs", "'structured_outputs' contradicts 'response_format'.")
+    if choice.is_forced and (structured or request.structured_outputs is not None):
+        raise contradiction("tool_choice", f"'tool_choice' contradicts '{request.structure_param}'.")
+    if choice.mode != "none" and request.continue_final_message:
+        raise contradiction("continue_final_message", "'continue_final_message' is not possible with 'tools'.")

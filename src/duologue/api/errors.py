@@ -35,12 +35,13 @@ class HttpError(DuologueError):
 
 
 class ModelNotFoundError(HttpError):
-    """The request names a model that this server does not serve."""
+    """The request names a model that this server does not serve, one of `served`."""
 
-    def __init__(self, asked: str, served: str) -> None:
+    def __init__(self, asked: str, *served: str) -> None:
+        names = ", ".join(f"'{name}'" for name in served)
         super().__init__(
             404,
-            f"The model '{clipped(asked)}' does not exist on this server; it serves '{served}'.",
+            f"The model '{clipped(asked)}' does not exist on this server; it serves {names}.",
             param="model",
             code="model_not_found",
         )

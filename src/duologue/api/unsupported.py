@@ -2,7 +2,7 @@
 
 A field is harmless if the text that a client gets is the same without it. Every other field that is not
 implemented is refused by name unless its value asks for nothing, because a reply that silently ignores, say,
-`tools` or `logit_bias` is a wrong reply.
+`audio` or `suffix` is a wrong reply.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from duologue.errors import InvalidRequestError
 HARMLESS = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_retention",
         "safety_identifier",
@@ -30,36 +29,28 @@ def _empty(value: Any) -> bool:
     return value is None or value is False or value == [] or value == {}
 
 
-def _zero(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and value == 0)
-
-
 def _one_of(*neutral: Any) -> Callable[[Any], bool]:
     return lambda value: value is None or any(type(value) is type(n) and value == n for n in neutral)
 
 
-# name -> does this value ask for nothing?
-_REFUSED: Mapping[str, Callable[[Any], bool]] = {
+_Neutral = Mapping[str, Callable[[Any], bool]]  # name -> does this value ask for nothing?
+
+CHAT_FIELDS: _Neutral = {
     "audio": _empty,
-    "frequency_penalty": _zero,
     "function_call": _one_of("none", "auto"),
     "functions": _empty,
-    "logit_bias": _empty,
-    "logprobs": _empty,
     "modalities": _one_of(["text"]),
-    "n": _one_of(1),
-    "presence_penalty": _zero,
     "reasoning_effort": _one_of("none"),
-    "response_format": _one_of({"type": "text"}),
-    "tool_choice": _one_of("none", "auto"),
-    "tools": _empty,
-    "top_logprobs": _zero,
     "verbosity": _empty,
     "web_search_options": lambda value: value is None,
 }
+"""Of chats: OpenAI's fields that are not implemented."""
+
+TEXT_FIELDS: _Neutral = {"suffix": _one_of("")}
+"""Of text completions."""
 
 
-def implemented_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+def implemented_fields(fields: Mapping[str, Any], refused: _Neutral) -> dict[str, Any]:
     """`fields` without the harmless and the neutral ones; a null counts as an absent field.
 
     Raises `InvalidRequestError` with code `unsupported_parameter` on a field that would change the reply.
@@ -68,7 +59,7 @@ def implemented_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in fields.items():
         if name in HARMLESS or value is None:
             continue
-        asks_nothing = _REFUSED.get(name)
+        asks_nothing = refused.get(name)
         if asks_nothing is None:
             kept[name] = value
         elif not asks_nothing(value):
