@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from duologue.bench.perplexity import LogitReader
+from duologue.bench.logit_reader import LogitReader
 from duologue.models.calibrate import calibrate
 from duologue.models.checkpoint import Weights
 from duologue.models.pack import pack_model

@@ -7,15 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from duologue.bench.perplexity import (
-    GreedyReply,
-    LogitReader,
-    chat_prompts,
-    licence_text,
-    measure_greedy,
-    measure_perplexity,
-)
-from duologue.dialogue.template import ChatTemplate
+from duologue.bench.logit_reader import LogitReader
+from duologue.bench.perplexity import licence_text, measure_perplexity
 from duologue.dialogue.tokenizer import Tokenizer
 from duologue.engine.load import calibration_chats, calibration_text, load_for_engine
 from duologue.errors import InvalidRequestError
@@ -26,16 +19,6 @@ from duologue.models.reference import reference_logits
 from duologue.models.source import resolve
 
 TEXT = licence_text()[:1500]
-
-
-@pytest.fixture(scope="module")
-def tiny_checkpoint(tiny_model_dir: Path) -> Checkpoint:
-    return resolve(tiny_model_dir).read()
-
-
-@pytest.fixture(scope="module")
-def tiny_packed(tiny_model_dir: Path) -> PackedModel:
-    return load_for_engine(tiny_model_dir)
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -100,52 +83,6 @@ def test_a_last_window_of_one_token_predicts_nothing(tiny_packed: PackedModel) -
 def test_a_short_text_is_refused(tiny_packed: PackedModel, text: str, tokens: int | None, says: str) -> None:
     with pytest.raises(InvalidRequestError, match=says):
         measure_perplexity(tiny_packed, text, tokens=tokens)
-
-
-def test_greedy_replies_are_judged_as_token_by_token(
-    tiny_packed: PackedModel, tiny_checkpoint: Checkpoint
-) -> None:
-    prompts = chat_prompts()[:6]
-    replies = measure_greedy(tiny_packed, tiny_checkpoint, prompts, threads=1)
-    tokenizer = Tokenizer.from_bytes(tiny_packed.tokenizer)
-    template = ChatTemplate.for_tokenizer(tiny_packed.chat_template or "", tokenizer)
-    reader = LogitReader(tiny_packed, threads=1)
-    for prompt, reply in zip(prompts, replies, strict=True):
-        ids = template.encode_chat(tokenizer, [{"role": "user", "content": prompt}])
-        ours = reader.greedy(ids, 20)
-        equal = 0
-        for token in ours:
-            logits = reference_logits(tiny_checkpoint.spec, tiny_checkpoint.weights, [*ids, *ours[:equal]])[
-                -1
-            ]
-            if int(logits.argmax()) != token:
-                assert reply.gap == pytest.approx(logits.max() - logits[token], abs=1e-4)
-                break
-            equal += 1
-        assert (reply.prompt, reply.tokens, reply.equal_tokens) == (prompt, len(ours), equal)
-        assert reply.is_equal == (equal == len(ours))
-
-
-def test_near_ties() -> None:
-    assert GreedyReply("p", 20, 3, 0.05).near_tie
-    assert not GreedyReply("p", 20, 3, 0.5).near_tie
-    assert not GreedyReply("p", 20, 20, None).near_tie
-
-
-def test_a_model_without_a_template_is_asked_in_the_default_one(
-    tiny_packed: PackedModel, tiny_checkpoint: Checkpoint
-) -> None:
-    (reply,) = measure_greedy(replace(tiny_packed, chat_template=None), tiny_checkpoint, ["Hi"])
-    assert reply.tokens > 0
-
-
-def test_a_prompt_longer_than_a_window_is_refused(tiny_packed: PackedModel) -> None:
-    with pytest.raises(InvalidRequestError, match="1025 tokens exceed the 1024"):
-        LogitReader(tiny_packed, threads=1).greedy([1] * 1025, 1)
-
-
-def test_the_prompts_are_fifty_different_ones() -> None:
-    assert len(set(chat_prompts())) == 50
 
 
 def test_the_text_and_the_calibration_text_share_no_phrase() -> None:

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from duologue.bench.perplexity import LogitReader
+from duologue.bench.logit_reader import LogitReader
 from duologue.kernels import PAGE_TOKENS
 from duologue.kernels.rows import quantize_rows
 from duologue.models.calibrate import calibrate

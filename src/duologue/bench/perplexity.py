@@ -7,47 +7,21 @@ in windows from position 0 and are compared 256 rows at a time, so that beyond t
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.resources import files
 
 import numpy as np
 import numpy.typing as npt
 
-from duologue.bench.float_attention import float_attention_logits
-from duologue.dialogue.template import ChatTemplate
-from duologue.dialogue.tokenizer import Tokenizer
-from duologue.engine.request import FixedPages, Request
-from duologue.engine.runner import Runner
-from duologue.engine.sampling_params import SamplingParams
-from duologue.engine.scheduler import Chunk
-from duologue.engine.threads import default_threads
+from duologue.bench.logit_reader import LogitReader
 from duologue.errors import InvalidRequestError
-from duologue.kernels import PAGE_TOKENS
 from duologue.models.checkpoint import Checkpoint
 from duologue.models.packed_model import PackedModel
 from duologue.models.reference import head_logits, reference_hidden
 
-WINDOW_TOKENS = 1024
-"""The text is read in pieces of this length, each from position 0."""
-
-REPLY_TOKENS = 20
-"""Tokens of a greedy reply that are compared."""
-
-NEAR_TIE = 0.1
-"""A difference between logits below which the float model itself is all but undecided."""
-
-_CHUNK_TOKENS = 256  # 50 MB of logits with a vocabulary of 49,152
-
 Floats = npt.NDArray[np.float32]
-Progress = Callable[[str], None]
-
-
-def _silent(message: str) -> None:
-    """Progress that nobody reads."""
 
 
 @dataclass(frozen=True)
@@ -115,113 +89,9 @@ class Perplexity:
         )
 
 
-@dataclass(frozen=True)
-class GreedyReply:
-    """One prompt's greedy reply by the engine, judged by the float model.
-
-    `equal_tokens` of `tokens` come before the first at which the float model would have chosen otherwise; `gap` is by how much
-    its logit of its own choice is above that of the engine's there, None where no token differs.
-    """
-
-    prompt: str
-    tokens: int
-    equal_tokens: int
-    gap: float | None
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether the whole reply is what the float model says."""
-        return self.gap is None
-
-    @property
-    def near_tie(self) -> bool:
-        """Whether the first difference is one that the float model barely decides."""
-        return self.gap is not None and self.gap < NEAR_TIE
-
-
 def licence_text() -> str:
     """The evaluation text that ships with the package: Apache-2.0, GPL-3, MPL-2.0, GFDL-1.3, LGPL-3 and CC0-1.0, verbatim."""
     return (files("duologue.bench") / "data" / "licences.txt").read_text(encoding="utf-8")
-
-
-def chat_prompts() -> list[str]:
-    """The 50 prompts that ship with the package."""
-    prompts: list[str] = json.loads((files("duologue.bench") / "data" / "prompts.json").read_text("utf-8"))
-    return prompts
-
-
-class LogitReader:
-    """The engine's runner on one model, driven for its logits, one sequence at a time."""
-
-    def __init__(
-        self,
-        model: PackedModel,
-        *,
-        threads: int | None = None,
-        isa: str = "",
-        float_attention: bool = False,
-    ) -> None:
-        """`float_attention` reads with Q, K, V and P in float32, which the engine cannot: slower, and for `read` alone."""
-        self.model = model
-        self._float_attention = float_attention
-        self.context_tokens = min(WINDOW_TOKENS, model.spec.context_tokens)
-        self._pages = -(-self.context_tokens // PAGE_TOKENS)
-        self._runner = Runner(
-            model.native(),
-            vocab_size=model.spec.vocab_size,
-            page_count=self._pages,
-            local_page_count=self._pages,
-            threads=threads or default_threads(),
-            isa=isa,
-        )
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The model's."""
-        return Tokenizer.from_bytes(self.model.tokenizer)
-
-    def read(self, ids: Sequence[int]) -> Iterator[Floats]:
-        """Logits [rows, vocab] of at most 256 tokens at a time, each valid until the next is asked for."""
-        if self._float_attention:
-            yield from float_attention_logits(self.model, ids, chunk_tokens=_CHUNK_TOKENS)
-            return
-        request = self._request(ids)
-        while request.computed < len(ids):
-            yield self._step(request, min(_CHUNK_TOKENS, len(ids) - request.computed))
-
-    def greedy(self, ids: Sequence[int], count: int) -> list[int]:
-        """At most `count` tokens that follow `ids`, each the likeliest; ends with the model's end of text."""
-        request = self._request(ids)
-        logits = self._step(request, len(ids))
-        while True:
-            request.append(int(logits[-1].argmax()))
-            reply: list[int] = request.tokens[len(ids) :].tolist()
-            if len(reply) == count or reply[-1] in self.tokenizer.eos_ids:
-                return reply
-            logits = self._step(request, 1)
-
-    def _request(self, ids: Sequence[int]) -> Request:
-        if len(ids) > self.context_tokens:
-            raise InvalidRequestError(
-                f"{len(ids)} tokens exceed the {self.context_tokens} that are read at once; shorten the prompt"
-            )
-        request = Request(
-            0,
-            ids,
-            SamplingParams(temperature=0.0),
-            seed=0,
-            max_total_tokens=self.context_tokens,
-            on_event=lambda event: None,
-            detokenizer=None,
-            stop_matcher=None,
-        )
-        request.tables = FixedPages(np.arange(self._pages, dtype=np.int32))
-        return request
-
-    def _step(self, request: Request, count: int) -> Floats:
-        _, logits = self._runner.step([Chunk(request, count, samples=False)], every_logit=True)
-        request.computed += count
-        return logits
 
 
 def measure_perplexity(
@@ -233,7 +103,7 @@ def measure_perplexity(
     threads: int | None = None,
     isa: str = "",
     float_attention: bool = False,
-    on_progress: Progress = _silent,
+    on_progress: Callable[[str], None] = lambda message: None,
 ) -> Perplexity:
     """Perplexity of the first `tokens` tokens of a text (all by default); against `reference` too, if given.
 
@@ -280,40 +150,6 @@ def _measure_window(reader: LogitReader, ids: Sequence[int], reference: Checkpoi
         begin = end
     difference = None if reference is None else Difference(reference_nats, divergence, agreeing)
     return Window(len(ids), len(following), nats, difference)
-
-
-def measure_greedy(
-    model: PackedModel,
-    reference: Checkpoint,
-    prompts: Sequence[str],
-    *,
-    threads: int | None = None,
-    isa: str = "",
-    on_progress: Progress = _silent,
-) -> list[GreedyReply]:
-    """Greedy replies of the engine to chat prompts, each judged by one pass of the float model over it.
-
-    That pass is enough: as long as the tokens are equal, the float model would have read the same ones. A reply ends early at
-    an end of text. Raises TemplateError when the model's chat template fails.
-    """
-    reader = LogitReader(model, threads=threads, isa=isa)
-    template = ChatTemplate.for_tokenizer(model.chat_template, reader.tokenizer)
-    replies = []
-    for i, prompt in enumerate(prompts):
-        on_progress(f"prompt {i + 1} of {len(prompts)}")
-        ids = template.encode_chat(reader.tokenizer, [{"role": "user", "content": prompt}])
-        reply = reader.greedy(ids, REPLY_TOKENS)
-        hidden = reference_hidden(reference.spec, reference.weights, [*ids, *reply[:-1]])[-len(reply) :]
-        replies.append(_judge(prompt, reply, head_logits(reference.spec, reference.weights, hidden)))
-    return replies
-
-
-def _judge(prompt: str, reply: Sequence[int], logits: Floats) -> GreedyReply:
-    """`logits` [tokens of the reply, vocab] are the float model's, of the rows that predict the reply."""
-    for i, (token, row) in enumerate(zip(reply, logits, strict=True)):
-        if row.argmax() != token:
-            return GreedyReply(prompt, len(reply), i, float(row.max() - row[token]))
-    return GreedyReply(prompt, len(reply), len(reply), None)
 
 
 def _log_softmax(logits: Floats) -> Floats:

@@ -13,7 +13,8 @@ import click
 from duologue.models.registry import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from duologue.bench.perplexity import GreedyReply, Perplexity
+    from duologue.bench.greedy_replies import GreedyReply
+    from duologue.bench.perplexity import Perplexity
 
 
 @click.group("eval")
@@ -54,7 +55,8 @@ def perplexity(
     """Perplexity of a text under MODEL in int8."""
     from rich.console import Console
 
-    from duologue.bench.perplexity import chat_prompts, licence_text, measure_greedy, measure_perplexity
+    from duologue.bench.greedy_replies import chat_prompts, measure_greedy
+    from duologue.bench.perplexity import licence_text, measure_perplexity
     from duologue.engine.load import load_for_engine
     from duologue.models.source import resolve
 

@@ -43,6 +43,7 @@ import numpy.typing as npt
 
 from duologue.kernels.gemm import gemm_f32
 from duologue.kernels.rows import quantize_rows, rmsnorm_rows
+from duologue.models.calibration_keys import balance_queries_and_keys, key_offset, keys_may_move
 from duologue.models.calibration_step import (
     THREADS,
     Quantized,
@@ -52,13 +53,11 @@ from duologue.models.calibration_step import (
     map_pieces,
     normed,
     products,
-    turned_heads,
 )
 from duologue.models.checkpoint import Weights
 from duologue.models.compensate import compensation, gram_matrix, round_compensated
 from duologue.models.pack import MLP_EPILOGUES, pack_groups, quantize_and_pack
 from duologue.models.rewrite import (
-    as_float,
     balancing_scale,
     column_squares,
     move_scale,
@@ -90,8 +89,13 @@ def calibrate(
     """Weights of the same function that quantise well; `weights` itself is not changed.
 
     `token_ids` [n] is the calibration text. `rounded` puts the weights on their int8 grid; without it the rewrites alone are
-    done. `on_layer` is told how many layers are done. Returns every canonical weight, and a `head` also for a tied one when the
-    stream is rotated. Equal input gives equal bits on every machine, whatever its threads. Raises ValueError naming the tensor
+    done. `on_layer` is told how many layers are done.
+
+    Returns every canonical weight, and what the rewrites add: for a tied head, `head` when the stream is rotated and
+    `embedding_channels` when it is not; `layers.{i}.key_offset` for every layer whose keys move (KV of its own, and no cap or
+    sinks on a layer that reads it). The weights of a model trained in int8 come back as they are.
+
+    Equal input gives equal bits on every machine, whatever its threads. Raises ValueError naming the tensor
     when an activation or a weight is not finite.
     """
     if spec.native_int8:
@@ -142,13 +146,13 @@ def _calibrate_layer(
         and not any(other.kv_owner == i for other in spec.layers)
         and not layer.qkv_clamp
     ):
-        _balance_queries_and_keys(spec, weights, own, layer, inputs, gram)
+        balance_queries_and_keys(spec, weights, own, layer, inputs, gram)
     if rounded:
         _compensate(weights, qkv, gram)
     packed = quantize_and_pack(own + "qkv", [weights[name] for name in qkv])
     projected = products(inputs, packed, limit=layer.qkv_clamp)
-    if layer.kv_owner is None and _keys_may_move(spec, i):
-        weights[own + "key_offset"] = _key_offset(spec, weights, i, projected)
+    if layer.kv_owner is None and keys_may_move(spec, i):
+        weights[own + "key_offset"] = key_offset(spec, weights, i, projected)
     attended = map_pieces(
         lambda columns, cache: attention(spec, weights, i, columns, cache), projected, caches
     )
@@ -217,53 +221,6 @@ def _down_scale(hidden: list[Floats], streams: list[Floats] | None, down: Floats
     return balancing_scale(np.sqrt(fourth_powers), column_squares(down))
 
 
-def _balance_queries_and_keys(
-    spec: ModelSpec, weights: Weights, own: str, layer: LayerSpec, inputs: list[Quantized], gram: Floats
-) -> None:
-    """Scales rows of q and k in `weights`, or the weights of their norms, in place; `gram` [hidden, hidden] is that of the inputs.
-
-    Not done where other layers read these keys: their queries would have to follow. Nor across a clamp.
-    """
-    heads, kv_heads, half = layer.heads, layer.kv_heads, layer.head_dim // 2
-    # RoPE keeps the norm of a pair (channels c and c + half), so squares before it serve.
-    if layer.qk_norm:
-        q, k = (
-            _normed_squares(spec, weights, own + name, layer.head_dim, inputs).reshape(2, half).sum(axis=0)
-            for name in ("q", "k")
-        )
-        balance = np.tile(balancing_scale(k / kv_heads, q / heads), 2)  # [head_dim]
-        weights[own + "q_norm"] = weights[own + "q_norm"] * balance
-        weights[own + "k_norm"] = weights[own + "k_norm"] / balance
-        return
-    q = _product_squares(weights[own + "q"], gram).reshape(kv_heads, -1, 2, half).sum(axis=(1, 2))
-    k = _product_squares(weights[own + "k"], gram).reshape(kv_heads, 2, half).sum(axis=1)
-    t = balancing_scale(k, q / (heads // kv_heads))[:, None, None, :]  # [kv_heads, 1, 1, half]
-    k_factor = np.broadcast_to(np.float32(1.0) / t, (kv_heads, 1, 2, half)).reshape(-1)
-    q_factor = np.broadcast_to(t, (kv_heads, heads // kv_heads, 2, half)).reshape(-1)
-    weights[own + "q"] = weights[own + "q"] * q_factor[:, None]
-    weights[own + "k"] = weights[own + "k"] * k_factor[:, None]
-
-
-def _normed_squares(
-    spec: ModelSpec, weights: Weights, name: str, head_dim: int, inputs: list[Quantized]
-) -> Doubles:
-    """Sum of squares [head_dim] of all heads of one projection after their norm."""
-    packed = quantize_and_pack(name, [weights[name]])
-    norm = weights[name + "_norm"]
-    of_pieces = map_pieces(
-        lambda rows: column_squares(rmsnorm_rows(rows.reshape(-1, head_dim), norm, spec.norm_eps)),
-        products(inputs, packed),
-    )
-    return np.asarray(np.add.reduce(of_pieces, axis=0))
-
-
-def _product_squares(w: Floats, gram: Floats) -> Doubles:
-    """Sum of squares of each of the products of w [N, K] with the inputs of a Gram matrix: w G w^T, row by row."""
-    # Columns first: numpy adds along the first axis in order.
-    terms = (gemm_f32(w, gram, threads=THREADS) * w).T.astype(np.float64)
-    return np.asarray(np.add.reduce(np.ascontiguousarray(terms), axis=0))
-
-
 def _gram(*groups: list[Quantized]) -> Floats:
     """Gram matrix [K, K] of the quantised inputs, every row brought to one norm: its scale says nothing about its errors.
 
@@ -299,32 +256,6 @@ def _sort_channels(weights: Weights, own: str, hidden: list[Floats]) -> list[Flo
         weights[name] = np.ascontiguousarray(weights[name][order])
     weights[own + "down"] = np.ascontiguousarray(weights[own + "down"][:, order])
     return [np.ascontiguousarray(h[:, order]) for h in hidden]
-
-
-def _keys_may_move(spec: ModelSpec, i: int) -> bool:
-    """Whether all queries that read a layer's keys turn scores into weights by a softmax alone.
-
-    Then a vector taken off every key takes the same off all scores of a query, which changes no weight. A cap or a sink's score
-    would notice.
-    """
-    readers = [layer for j, layer in enumerate(spec.layers) if j == i or layer.kv_owner == i]
-    return not any(layer.attention_softcap or layer.sinks for layer in readers)
-
-
-def _key_offset(spec: ModelSpec, weights: Weights, i: int, projected: list[Floats]) -> Floats:
-    """Mean [kv_heads * head_dim] of a layer's keys after RoPE, the first token's left out: it is unlike all others.
-
-    Channels that RoPE hardly turns are far from zero on every token, and the scale of a key is theirs.
-    """
-    layer = spec.layers[i]
-    begin, columns = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
-    total, rows = np.zeros(columns), 0
-    for qkv in projected:
-        keys = np.ascontiguousarray(qkv[:, begin : begin + columns])
-        turned = turned_heads(spec, weights, i, keys, "k_norm").reshape(len(keys), columns)[1:]
-        total += np.add.reduce(turned.astype(np.float64), axis=0)
-        rows += len(turned)
-    return as_float(total / max(rows, 1))
 
 
 def _compensate(weights: Weights, names: list[str], gram: Floats) -> None:
