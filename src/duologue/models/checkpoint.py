@@ -21,7 +21,8 @@ embedding [vocab, hidden]; head [vocab, hidden] unless tied; final_norm [hidden]
 layers.{i}.attention_norm, layers.{i}.mlp_norm [hidden]; with post-norms attention_post_norm and mlp_post_norm [hidden];
 layers.{i}.q, .k, .v, .output, .gate, .up, .down, without k and v where KV is shared, without gate where the MLP has none;
 with QK-norm q_norm and (where the layer owns its KV) k_norm [head_dim]; with sinks, sinks [heads].
-Calibration may add embedding_channels [hidden], which the channels of embedding rows are multiplied by; the head's are not.
+Calibration may add embedding_channels [hidden], which the channels of embedding rows are multiplied by; the head's are not; and
+layers.{i}.key_offset [kv_heads * head_dim], taken off the keys of a layer with KV of its own after RoPE, before they are stored.
 Norm weights are what the normalised values are multiplied by: Gemma's are stored as weight - 1 and read as weight.
 """
 
