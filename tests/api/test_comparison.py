@@ -35,7 +35,9 @@ def test_the_next_turn_goes_on_where_the_last_one_ended(tokenizer: Tokenizer) ->
     assert (found.cause, found.shared_tokens, found.before) == ("none", found.tokens_a, None)
     assert found.recomputed_tokens == found.tokens_b - found.tokens_a > 0
     assert "B goes on where A ends." in found.lines()
-    assert compare(tokenizer, _A, _A).recomputed_tokens == 0
+    same = compare(tokenizer, _A, _A)
+    assert (same.cause, same.shared_tokens, same.recomputed_tokens) == ("none", same.tokens_b, 1)
+    assert "After A, B costs 1 token." in same.lines()
 
 
 def test_an_edit_is_named_to_the_character(tokenizer: Tokenizer) -> None:

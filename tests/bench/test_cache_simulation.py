@@ -15,6 +15,7 @@ from duologue.bench.cache_simulation import (
     PageTree,
     Recency,
     compare,
+    fitting_factors,
     replay,
     reusable_tokens,
 )
@@ -147,3 +148,25 @@ def test_the_command_prints_every_budget() -> None:
     done = CliRunner().invoke(bench, ["cache", "--dialogues=1", "--turns=1", "--overcommit=50"])
     assert done.exit_code == 2
     assert "does not fit" in done.output
+
+
+@pytest.mark.parametrize("persona", ["shared", "own", "none"])
+@pytest.mark.parametrize("turns", [1, 2, 5])
+@pytest.mark.parametrize("dialogues", [1, 2, 4])
+def test_the_default_budgets_are_those_that_every_request_fits_into(
+    dialogues: int, turns: int, persona: str
+) -> None:
+    trace = make_trace(WorkloadSpec(dialogues=dialogues, turns=turns, persona=persona))  # type: ignore[arg-type]
+    factors = fitting_factors(trace)
+    assert factors[0] == 1
+    assert [row.factor for row in compare(trace, factors)] == list(factors)
+
+
+def test_budgets_of_many_dialogues_are_not_left_out() -> None:
+    assert fitting_factors(make_trace(PLAIN)) == (1, 2, 4)
+
+
+def test_one_short_dialogue_is_simulated_by_default() -> None:
+    result = CliRunner().invoke(bench, ["cache", "--dialogues", "1", "--turns", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    assert [row["overcommit"] for row in json.loads(result.output)] == [1]

@@ -70,6 +70,26 @@ def test_frozen_inserts_leave_every_prompt_a_prefix_of_the_next(play: Any) -> No
     assert all(common == cached for common, cached, _ in rows)
 
 
+def test_where_an_insert_for_one_turn_stood_is_known_as_long_as_its_dialogue() -> None:
+    store = VolatileStore()
+    first = [SYSTEM, {"role": "user", "content": "One?"}]
+    then = [*first, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Two?"}]
+    for key in ("d", None):
+        assert place(store, first, [lore("x", "tail")], key=key).passed == frozenset()
+        assert place(store, first, [lore("x", "tail")], key=key).passed == frozenset()
+        assert place(store, first, [lore("y", "tail")], key=key, remember=False).passed == {1}
+        assert place(store, then, key=key).passed == {1}
+        assert contents(place(store, then, key=key)) == [message["content"] for message in then]
+        assert place(store, then, key="e").passed == frozenset()
+        assert place(store, then, key=key, salt=b"other").passed == frozenset()
+    store.forget_key(b"", "d")
+    assert place(store, then).passed == frozenset()
+    assert place(store, then, key=None).passed == {1}
+    store.forget(b"")
+    assert place(store, then, key=None).passed == frozenset()
+    assert len(store) == 0
+
+
 def test_tail_inserts_cost_the_last_reply_and_no_more(play: Any, smollm2: Tokenizer) -> None:
     insert = len(smollm2.encode("<|im_start|>system\nIt is day 0.<|im_end|>\n", parse_special=True))
     header = len(smollm2.encode("<|im_start|>assistant\n", parse_special=True))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from duologue import Engine, SamplingParams
+from duologue.cache.miss import MissHints
 from duologue.cache.scope import CacheScope
 from duologue.engine.request import PromptMarks
 from duologue.engine.scheduler import SchedulerConfig
@@ -117,7 +118,7 @@ def test_misses_are_counted_by_cause(tiny_gqa: PackedModel) -> None:
     page_bytes = tiny_gqa.native().global_page_bytes
     with Engine(tiny_gqa, kv_memory_bytes=8 * page_bytes, threads=1) as engine:
         listener = Listener()
-        marks = PromptMarks(history_begin=40)
+        marks = PromptMarks(hints=MissHints(history_begin=40))
         engine.submit(PROMPT, GREEDY, listener, marks=marks)
         listener.last()
         edited = [*PROMPT[:100], 5, *PROMPT[101:]]
@@ -133,6 +134,19 @@ def test_misses_are_counted_by_cause(tiny_gqa: PackedModel) -> None:
         causes = engine.stats().cache_miss_tokens_total
         assert causes["evicted"] == len(PROMPT)
         assert causes["new"] == len(PROMPT) + 4 * 7 * PAGE_TOKENS
+
+
+def test_models_that_differ_in_one_code_or_in_their_key_share_no_kv(tiny_gqa: PackedModel) -> None:
+    codes = tiny_gqa.arrays["layers.0.qkv.codes"].copy()
+    codes.flat[0] ^= 1
+    other = dataclasses.replace(tiny_gqa, arrays={**tiny_gqa.arrays, "layers.0.qkv.codes": codes}, key="")
+    models = [tiny_gqa, other, *(dataclasses.replace(tiny_gqa, key=key) for key in ("", "a", "b"))]
+    spaces = []
+    for model in models:
+        with Engine(model, kv_memory_bytes=1 << 20, threads=1) as engine:
+            spaces.append(engine.cache.space_of(b""))
+    assert tiny_gqa.key  # it was read from its packed file
+    assert len(set(spaces)) == len(models)
 
 
 def test_a_model_with_windows_keeps_its_dialogues(tiny_gqa: PackedModel) -> None:

@@ -189,6 +189,13 @@ def test_a_failed_step_ends_every_request_with_an_error(
     assert_nothing_is_held(engine)
     with pytest.raises(EngineStoppedError, match="has failed: RuntimeError: out of luck"):
         engine.submit([5], SHORT, Listener())
+    for ask in (
+        lambda: engine.cache_lookup([5]),
+        lambda: engine.cache_forget("", "k"),
+        lambda: engine.cache_forget_salt(b""),
+    ):
+        with pytest.raises(EngineStoppedError, match="has failed: RuntimeError: out of luck"):
+            ask()
     engine._thread.join(WAIT_S)
     assert not engine._thread.is_alive()
 

@@ -26,6 +26,7 @@ def test_what_is_written_is_read_back(path: Path) -> None:
     model = read_packed(path, "key")
     assert (model.name, model.spec, model.tokenizer) == (MODEL.name, MODEL.spec, MODEL.tokenizer)
     assert model.chat_template == MODEL.chat_template
+    assert model.key == "key"
     assert model.weight_bytes == MODEL.weight_bytes
     assert model.arrays.keys() == MODEL.arrays.keys()
     for name, array in MODEL.arrays.items():

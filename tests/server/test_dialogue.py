@@ -76,6 +76,7 @@ def test_only_a_reply_can_be_continued(served: RunningServer) -> None:
     response = served.post(continue_final_message=True)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "continue_final_message"
+    assert response.json()["error"]["code"] == "invalid_value"
 
 
 def test_a_miss_is_explained(served: RunningServer) -> None:
@@ -202,6 +203,7 @@ def test_sizes_that_contradict_the_context_are_refused(served: RunningServer) ->
         response = served.post(truncation="auto", **fields)
         assert response.status_code == 400
         assert response.json()["error"]["param"] == "truncation"
+        assert response.json()["error"]["code"] == "invalid_value"
 
 
 def test_what_is_frozen_into_the_history_stays_in_the_cache(served: RunningServer) -> None:
@@ -224,10 +226,27 @@ def test_what_is_frozen_into_the_history_stays_in_the_cache(served: RunningServe
     assert usage["prompt_tokens"] >= plain + 3 * insert_tokens
 
 
+def test_an_insert_that_has_passed_is_no_edit(served: RunningServer) -> None:
+    salt, tail = unique(), [{"role": "system", "content": "Answer in one sentence.", "placement": "tail"}]
+    messages = [user(f"{unique()} what is a tide?")]
+
+    def cause(messages: Messages, **fields: Any) -> Any:
+        reply = ask(served, messages, explain_cache=True, cache_salt=salt, max_tokens=1, **fields)
+        return reply["cache_report"]["cause"]
+
+    assert cause(messages, volatile=tail) == "new"
+    assert cause(messages, volatile=tail) == "none"
+    following = [*messages, assistant("The sea, breathing."), user("And the moon?")]
+    assert cause(following) == "volatile"
+    edited = [*messages, assistant("The sea, sleeping."), following[-1]]
+    assert cause(edited) == "edited"
+
+
 def test_inserts_are_checked(served: RunningServer) -> None:
     lore = [{"role": "system", "content": "x"}]
     without_key = served.post(volatile=lore)
     assert (without_key.status_code, without_key.json()["error"]["param"]) == (400, "volatile")
+    assert without_key.json()["error"]["code"] == "invalid_value"
     wrong = served.post(volatile=[{**lore[0], "placement": "top"}], prompt_cache_key="k")
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "volatile[0].placement")
     assert served.post(volatile=[{**lore[0], "placement": "tail"}], max_tokens=1).status_code == 200

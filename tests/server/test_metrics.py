@@ -77,10 +77,12 @@ def test_hits_and_misses_are_counted_with_tier_and_cause(fresh: RunningServer) -
     assert grown("hit_tokens_total{memory}", before, middle) == 0
     assert grown("hit_tokens_total{memory}", middle, after) == again["cached_tokens"] == first - 1
     assert grown("lookups_total", middle, after) == 1
-    assert {"new", "evicted", "edited", "template", "salt"} <= {
+    assert {"new", "evicted", "edited", "template", "volatile", "salt"} <= {
         name.split("{")[1][:-1] for name in after if name.startswith("duologue_cache_miss_tokens_total")
     }
     stats = fresh.engine.stats()
+    for cause, tokens in stats.cache_miss_tokens_total.items():  # counted once, by the engine
+        assert after[f"duologue_cache_miss_tokens_total{{{cause}}}"] == tokens
     assert after["duologue_dialogue_memory_bytes"] > before["duologue_dialogue_memory_bytes"]
     assert after["duologue_cache_pages"] == stats.cache_pages > 0
     assert after["duologue_cache_bytes"] == stats.cache_bytes > 0

@@ -73,14 +73,14 @@ class Comparison:
 
     @property
     def recomputed_tokens(self) -> int:
-        """Of B."""
-        return self.tokens_b - self.shared_tokens
+        """Of B: at least the last token is computed in any case, for the reply's first."""
+        return self.tokens_b - min(self.shared_tokens, self.tokens_b - 1)
 
     def lines(self) -> list[str]:
         """The findings in words."""
         said = [
             f"A has {self.tokens_a:,} tokens, B {self.tokens_b:,}; they share the first {self.shared_tokens:,}.",
-            f"After A, B costs {self.recomputed_tokens:,} tokens.",
+            f"After A, B costs {self.recomputed_tokens:,} {'token' if self.recomputed_tokens == 1 else 'tokens'}.",
         ]
         if self.cause == "none":
             said.append(

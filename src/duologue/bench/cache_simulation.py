@@ -278,6 +278,15 @@ class Overcommit:
     optimum: Hits
 
 
+def fitting_factors(trace: Sequence[Access], factors: Sequence[float] = (1, 2, 4)) -> tuple[float, ...]:
+    """Those of `factors` under which every request fits into the budget alone, as it must."""
+    working_set = working_set_pages(trace, PAGE_TOKENS)
+    longest = max((len(access.prompt) + len(access.reply) - 1 for access in trace), default=0)
+    # One page more: a match within a page is copied before it is written on.
+    needed = -(-longest // PAGE_TOKENS) + 1
+    return tuple(factor for factor in factors if factor <= 1 or math.ceil(working_set / factor) >= needed)
+
+
 def compare(trace: Sequence[Access], factors: Sequence[float] = (1, 2, 4)) -> list[Overcommit]:
     """Replays a trace with smaller and smaller budgets. Raises ValueError for one that is too small for a single request."""
     working_set = working_set_pages(trace, PAGE_TOKENS)

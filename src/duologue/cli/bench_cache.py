@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     "factors",
     type=FiniteRange(0.01),
     multiple=True,
-    default=(1, 2, 4),
-    show_default=True,
-    help="Working set over budget; may be repeated.",
+    help="Working set over budget; may be repeated.  [default: 1, 2 and 4, as far as the largest request fits]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def cache(workload: WorkloadSpec, factors: tuple[float, ...], as_json: bool) -> None:
@@ -33,14 +31,17 @@ def cache(workload: WorkloadSpec, factors: tuple[float, ...], as_json: bool) -> 
 
     A simulation: the engine's own index runs over the token ids of the dialogues that `bench dialogues` plays, without a model.
     """
-    from duologue.bench.cache_simulation import compare
+    from duologue.bench.cache_simulation import compare, fitting_factors
     from duologue.bench.cache_trace import make_trace
 
     trace = make_trace(workload)
-    try:
-        rows = compare(trace, factors)
-    except ValueError as error:  # a budget that one request does not fit into
-        raise click.BadParameter(str(error), param_hint="--overcommit") from None
+    if not factors:
+        rows = compare(trace, fitting_factors(trace))
+    else:
+        try:
+            rows = compare(trace, factors)
+        except ValueError as error:  # a budget that one request does not fit into
+            raise click.BadParameter(str(error), param_hint="--overcommit") from None
     if as_json:
         click.echo(json.dumps([_row_dict(row) for row in rows], indent=2))
     else:

@@ -71,7 +71,7 @@ class EncodedDialogue:
     that is to be continued. That message's text so far is `reply_text`, its ids begin at `reply_start`; otherwise
     these are `""` and `len(ids)`. Of the finished reply, `ids[:reply_start]`, `reply_text` plus the new text, and
     `ids[reply_start:]` plus the new ids belong into the `ReplyStore`. `origins` are the places in the request of
-    the messages that were encoded, None for one that is not from there.
+    the messages that were encoded, None for one that is not from there. `passed`: see PlacedMessages.
     """
 
     ids: npt.NDArray[np.int32]
@@ -79,6 +79,7 @@ class EncodedDialogue:
     reply_text: str
     spliced: tuple[SplicedReply, ...]
     origins: tuple[int | None, ...]
+    passed: frozenset[int]
     _chat: MarkedChat = field(repr=False)
     _parts: tuple[Part, ...] = field(repr=False)
     _spans: Mapping[int, Sequence[ContentSpan]] = field(repr=False)  # as far as they were looked for
@@ -129,6 +130,14 @@ class EncodedDialogue:
         if span is None:
             return None
         return self._token_at(span.piece, span.start), self._token_at(span.piece, span.end, whole=True)
+
+    def in_passed_insert(self, token: int) -> bool:
+        """Whether it is here, right behind a user message, that an insert for one turn stood in an earlier prompt. Raises
+        `IndexError` past the prompt."""
+        if not self.passed or self.locate(token).message is not None:
+            return False
+        before = [i for i in self._users if (self.content_tokens(i) or (0, token + 2))[1] <= token + 1]
+        return bool(before) and self.origins[before[-1]] in self.passed
 
     @cached_property
     def _users(self) -> list[int]:

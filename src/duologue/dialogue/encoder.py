@@ -75,6 +75,7 @@ class DialogueEncoder:
                 limit_tokens=limit_tokens,
                 step_tokens=sizes.reserve_tokens,
                 origins=[placed.origins[i] for i in kept],
+                passed=placed.passed,
             )
 
         whole = range(len(placed.messages))

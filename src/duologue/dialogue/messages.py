@@ -45,7 +45,9 @@ def _template_message(message: MessageLike, where: str) -> dict[str, Any]:
     role = fields.get("role")
     if role not in ROLES:
         raise InvalidRequestError(
-            f"{where}.role is {role!r}; it must be one of {', '.join(sorted(ROLES))}", param=f"{where}.role"
+            f"{where}.role is {role!r}; it must be one of {', '.join(sorted(ROLES))}",
+            param=f"{where}.role",
+            code="invalid_value",
         )
     fields["content"] = _text(fields.get("content"), f"{where}.content")
     return fields
@@ -57,7 +59,9 @@ def _text(content: object, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence) or isinstance(content, (bytes, bytearray)):
-        raise InvalidRequestError(f"{where} must be a string or a list of text parts", param=where)
+        raise InvalidRequestError(
+            f"{where} must be a string or a list of text parts", param=where, code="invalid_value"
+        )
     texts = []
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, Mapping) else None
@@ -66,6 +70,7 @@ def _text(content: object, where: str) -> str:
             raise InvalidRequestError(
                 f"{where}[{i}] {what}; only parts {{'type': 'text', 'text': '...'}} are supported",
                 param=f"{where}[{i}]",
+                code="invalid_value",
             )
         texts.append(part["text"])
     return "\n".join(texts)

@@ -32,6 +32,7 @@ def encode_dialogue(
     limit_tokens: int | None = None,
     step_tokens: int = 1,
     origins: Sequence[int | None] | None = None,
+    passed: frozenset[int] = frozenset(),
 ) -> EncodedDialogue:
     """The prompt for the next reply; without stored replies the ids are `template.encode_chat`'s.
 
@@ -39,7 +40,7 @@ def encode_dialogue(
     was sent. Past `limit_tokens`, replies whose ids are more than their text needs are encoded from the text,
     the oldest first and as many as save a multiple of `step_tokens`, so that they are not given up one by one
     from turn to turn; the result may still be longer. `origins` are the places of the messages in the request,
-    for `locate` (None: not from there).
+    for `locate` (None: not from there), `passed` is a PlacedMessages'.
 
     Raises `InvalidRequestError` for a malformed message or one that cannot be continued, and `TemplateError`.
     """
@@ -47,7 +48,7 @@ def encode_dialogue(
     if final is not None and not template_messages(messages)[final]["content"].strip():
         messages, final = messages[:-1], None  # nothing of it is written yet
     chat = template.marked(pieces.tokenizer, messages, final is None, tools)
-    splicing = _Splicing(chat, pieces, replies, salt, final, origins)
+    splicing = _Splicing(chat, pieces, replies, salt, final, origins, passed)
     encoded = splicing.encode()
     while limit_tokens is not None and len(encoded.ids) > limit_tokens:
         excess = len(encoded.ids) - limit_tokens
@@ -66,6 +67,7 @@ def _final_message(messages: Sequence[MessageLike]) -> int:
         raise InvalidRequestError(
             f"continue_final_message needs a last message of role 'assistant', not {role!r}",
             param="continue_final_message",
+            code="invalid_value",
         )
     return len(messages) - 1
 
@@ -81,6 +83,7 @@ class _Splicing:
         salt: bytes,
         final: int | None,
         origins: Sequence[int | None] | None,
+        passed: frozenset[int],
     ) -> None:
         self._chat = chat
         self._pieces = pieces
@@ -88,6 +91,7 @@ class _Splicing:
         self._salt = salt
         self._final = final
         self._origins = tuple(range(len(chat.plain)) if origins is None else origins)
+        self._passed = passed
         self._given_up: set[int] = set()
         wanted = {
             i
@@ -105,6 +109,7 @@ class _Splicing:
                 "the model's chat template changes the last message, so it cannot be continued; "
                 "leave out continue_final_message",
                 param="continue_final_message",
+                code="invalid_value",
             )
 
     def encode(self) -> EncodedDialogue:
@@ -155,6 +160,7 @@ class _Splicing:
             reply_text=reply_text,
             spliced=tuple(out.spliced),
             origins=self._origins,
+            passed=self._passed,
             _chat=self._chat,
             _parts=tuple(out.parts),
             _spans=self._spans,

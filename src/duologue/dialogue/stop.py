@@ -26,7 +26,9 @@ class StopMatcher:
         self._match: list[str | None] = [None]
         for stop in stop_strings:
             if not stop:
-                raise InvalidRequestError("a stop string must not be empty", param="stop")
+                raise InvalidRequestError(
+                    "a stop string must not be empty", param="stop", code="empty_string"
+                )
             self._add(stop)
         self._link()
         self._state = 0

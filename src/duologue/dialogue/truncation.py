@@ -39,12 +39,14 @@ class Truncation:
                 f"a reserve of {self.reserve_tokens} tokens must be above 0 and below the context of "
                 f"{self.limit_tokens}",
                 param="truncation",
+                code="invalid_value",
             )
         if not 0 < self.step_tokens <= self.budget_tokens:
             raise InvalidRequestError(
                 f"a truncation step of {self.step_tokens} tokens must be above 0 and at most the "
                 f"{self.budget_tokens} that context and reserve leave for the prompt",
                 param="truncation",
+                code="invalid_value",
             )
 
     @property
@@ -79,7 +81,9 @@ def truncation_mode(value: object) -> TruncationMode:
         return "disabled"
     if value not in ("auto", "disabled"):
         raise InvalidRequestError(
-            f"truncation is {value!r}; it must be 'auto' or 'disabled'", param="truncation"
+            f"truncation is {value!r}; it must be 'auto' or 'disabled'",
+            param="truncation",
+            code="invalid_value",
         )
     return value
 

@@ -5,7 +5,7 @@ place is computed again. Here it sends its current inserts beside the messages, 
 
 - `freeze` bakes an insert into the history, right before the user message that it came with. It stays there on
   later turns, though the client never sends it again, so prompts keep growing at their end only.
-- `tail` puts it right after the last user message and forgets it. The next turn computes the previous reply
+- `tail` puts it right after the last user message, for this turn only. The next turn computes the previous reply
   again, which now stands behind other text: the price of text that must not stay.
 
 What was frozen is remembered by a digest of the client's messages up to and including that user message, per
@@ -46,10 +46,12 @@ class VolatileInsert:
 
 @dataclass(frozen=True)
 class PlacedMessages:
-    """`origins[i]` is the place of `messages[i]` in the request, None for an insert."""
+    """`origins[i]` is the place of `messages[i]` in the request, None for an insert. `passed` are the places in the request of the
+    user messages behind which an earlier request had an insert that is not there now."""
 
     messages: tuple[MessageLike, ...]
     origins: tuple[int | None, ...]
+    passed: frozenset[int] = frozenset()
 
 
 def parse_volatile(value: object) -> tuple[VolatileInsert, ...] | None:
@@ -58,31 +60,45 @@ def parse_volatile(value: object) -> tuple[VolatileInsert, ...] | None:
     if value is None:
         return None
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-        raise InvalidRequestError("volatile must be a list of messages", param="volatile")
+        raise InvalidRequestError(
+            "volatile must be a list of messages", param="volatile", code="invalid_value"
+        )
     if len(value) > _MAX_INSERTS:
         raise InvalidRequestError(
-            f"volatile has {len(value)} entries; at most {_MAX_INSERTS} are supported", param="volatile"
+            f"volatile has {len(value)} entries; at most {_MAX_INSERTS} are supported",
+            param="volatile",
+            code="invalid_value",
         )
     return tuple(_insert(entry, f"volatile[{i}]") for i, entry in enumerate(value))
 
 
 def _insert(entry: object, where: str) -> VolatileInsert:
     if not isinstance(entry, Mapping):
-        raise InvalidRequestError(f"{where} must be an object with role and content", param=where)
+        raise InvalidRequestError(
+            f"{where} must be an object with role and content", param=where, code="invalid_value"
+        )
     unknown = sorted(map(str, entry.keys() - {"role", "content", "placement"}))
     if unknown:
-        raise InvalidRequestError(f"{where} has the unknown field {unknown[0]!r}", param=where)
+        raise InvalidRequestError(
+            f"{where} has the unknown field {unknown[0]!r}", param=where, code="invalid_value"
+        )
     role, content = entry.get("role", "system"), entry.get("content")
     placement = entry.get("placement", "freeze")
     if role not in _ROLES:
         raise InvalidRequestError(
-            f"{where}.role is {role!r}; it must be one of {', '.join(_ROLES)}", param=f"{where}.role"
+            f"{where}.role is {role!r}; it must be one of {', '.join(_ROLES)}",
+            param=f"{where}.role",
+            code="invalid_value",
         )
     if not isinstance(content, str) or not content:
-        raise InvalidRequestError(f"{where}.content must be a non-empty string", param=f"{where}.content")
+        raise InvalidRequestError(
+            f"{where}.content must be a non-empty string", param=f"{where}.content", code="invalid_value"
+        )
     if placement not in ("freeze", "tail"):
         raise InvalidRequestError(
-            f"{where}.placement is {placement!r}; it must be 'freeze' or 'tail'", param=f"{where}.placement"
+            f"{where}.placement is {placement!r}; it must be 'freeze' or 'tail'",
+            param=f"{where}.placement",
+            code="invalid_value",
         )
     return VolatileInsert(role, content, placement)
 
@@ -119,25 +135,36 @@ class VolatileStore:
                 "volatile inserts that are to be frozen need a prompt_cache_key, one per dialogue, so that they "
                 "do not get into other dialogues; send one, or use placement 'tail'",
                 param="volatile",
+                code="invalid_value",
             )
         before: dict[int, tuple[VolatileInsert, ...]] = {}
+        behind: dict[int, tuple[VolatileInsert, ...]] = {}
         last_user = None
-        if volatile is not None or (key is not None and key in self._places.get(salt, ())):
+        known = self._places.get(salt, ())
+        if volatile is not None or key in known or _tails_of(key) in known:
             for last_user, digest in _user_digests(messages):
                 before[last_user] = self._get(salt, key, digest)
+                behind[last_user] = self._get(salt, _tails_of(key), digest)
+            if last_user is not None and remember and tail:
+                self._put(salt, _tails_of(key), digest, tuple(tail))
             if last_user is not None and volatile is not None:
                 if remember and key is not None and frozen_now != before[last_user]:
                     self._put(salt, key, digest, frozen_now)
                 before[last_user] = frozen_now
         if volatile and last_user is None:
-            raise InvalidRequestError("volatile inserts need a user message to stand by", param="volatile")
+            raise InvalidRequestError(
+                "volatile inserts need a user message to stand by", param="volatile", code="invalid_value"
+            )
         placed: list[MessageLike] = []
         origins: list[int | None] = []
         for i, message in enumerate(messages):
             around = [*before.get(i, ()), None, *(tail if i == last_user else ())]
             placed += [message if insert is None else _message(insert) for insert in around]
             origins += [i if insert is None else None for insert in around]
-        return PlacedMessages(tuple(placed), tuple(origins))
+        passed = {
+            i for i, inserts in behind.items() if inserts and not (i == last_user and inserts == tuple(tail))
+        }
+        return PlacedMessages(tuple(placed), tuple(origins), frozenset(passed))
 
     def _get(self, salt: bytes, key: str | None, digest: bytes) -> tuple[VolatileInsert, ...]:
         return () if key is None else self._frozen.get((salt, key, digest)) or ()
@@ -162,8 +189,9 @@ class VolatileStore:
     def forget_key(self, salt: bytes, key: str) -> None:
         """Drops the inserts of one dialogue."""
         with self._frozen.lock:
-            for digest in list(self._places.get(salt, {}).get(key, ())):
-                self._frozen.remove((salt, key, digest))
+            for name in (key, _tails_of(key)):
+                for digest in list(self._places.get(salt, {}).get(name, ())):
+                    self._frozen.remove((salt, name, digest))
 
     def _dropped(self, place: tuple[bytes, str, bytes]) -> None:
         salt, key, digest = place
@@ -182,6 +210,12 @@ class VolatileStore:
 
     def __len__(self) -> int:
         return len(self._frozen)
+
+
+def _tails_of(key: str | None) -> str:
+    """The name under which it is remembered where inserts stood for one turn, to tell what became of the cache's branch. No key can
+    be spelled so."""
+    return f"\0{key or ''}"
 
 
 def _message(insert: VolatileInsert) -> dict[str, Any]:

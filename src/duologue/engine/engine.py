@@ -77,6 +77,7 @@ class Engine:
             raise InvalidRequestError(
                 f"context {limit} must be between 2 and the model's {model.spec.context_tokens} tokens",
                 param="context",
+                code="invalid_value",
             )
         self.model_name = model.name
         self.spec = model.spec
@@ -203,6 +204,7 @@ class Engine:
             raise InvalidRequestError(
                 f"token id {low if low < 0 else high} is outside the vocabulary of {self.spec.vocab_size}",
                 param="prompt",
+                code="invalid_value",
             )
         params.require_vocabulary(self.spec.vocab_size)
         room = self.context_tokens - len(prompt_ids)
@@ -221,7 +223,7 @@ class Engine:
             marks=marks,
         )
         with self._lock:
-            self._require_running()
+            self.require_running()
             request.number = self._next_number
             self._next_number += 1
             self._unfinished += 1
@@ -302,16 +304,22 @@ class Engine:
                 self.abort(request)
         return [_completion(log) for log in logs]
 
-    def cache_lookup(self, prompt_ids: Sequence[int], scope: CacheScope = DEFAULT_SCOPE) -> CacheLookup:
-        """How much of a prompt is stored. From any thread; runs nothing and changes nothing."""
-        return self.cache.lookup(np.array(prompt_ids, dtype=np.int32), scope.salt)
+    def cache_lookup(
+        self, prompt_ids: Sequence[int] | npt.NDArray[np.int32], scope: CacheScope = DEFAULT_SCOPE
+    ) -> CacheLookup:
+        """How much of a prompt is stored. From any thread; runs nothing and changes nothing. Raises as `require_running`."""
+        self.require_running()
+        return self.cache.lookup(np.asarray(prompt_ids, dtype=np.int32), scope.salt)
 
     def cache_forget(self, tenant: str, key: str) -> ForgetResult:
-        """Remove for good what was stored under a `prompt_cache_key`, as far as no other key reaches it."""
+        """Remove for good what was stored under a `prompt_cache_key`, as far as no other key reaches it. Raises as
+        `require_running`."""
+        self.require_running()
         return self.cache.forget(tenant, key)
 
     def cache_forget_salt(self, salt: bytes) -> ForgetResult:
-        """Remove for good everything that was stored under a salt."""
+        """Remove for good everything that was stored under a salt. Raises as `require_running`."""
+        self.require_running()
         return self.cache.forget_salt(salt)
 
     def stats(self) -> EngineStats:
@@ -355,6 +363,13 @@ class Engine:
         """Why the engine's thread died, or None while it is well."""
         return self._failure
 
+    def require_running(self) -> None:
+        """Raise EngineStoppedError after `close` or a failure: nothing that the engine holds is of use any more."""
+        if self._failure is not None:
+            raise EngineStoppedError(f"the engine has failed: {self._failure}")
+        if self._stopping:
+            raise EngineStoppedError("the engine is closed")
+
     def drain(self, timeout_s: float | None = None) -> bool:
         """Wait until every accepted request has finished; False when the time ran out first."""
         with self._lock:
@@ -374,12 +389,6 @@ class Engine:
         self._scheduler.check_integrity()
 
     # ---- the engine's thread ----
-
-    def _require_running(self) -> None:
-        if self._failure is not None:
-            raise EngineStoppedError(f"the engine has failed: {self._failure}")
-        if self._stopping:
-            raise EngineStoppedError("the engine is closed")
 
     def _take_news(self) -> bool:
         """With the lock held: move new requests to the scheduler. True when the loop has something to do."""
@@ -439,11 +448,14 @@ def _run_loop(reference: weakref.ref[Engine], changed: threading.Condition) -> N
 
 
 def _kv_space(model: PackedModel) -> bytes:
-    """What tells apart models whose KV must not be mixed: the layer spec, the KV layout, and the weights by all but their codes,
-    whose scales are one for each row: hashing 135 MB of codes would take as long as the rest of the start."""
-    digest = hashlib.blake2b(f"{NUMERICS_VERSION} {PAGE_TOKENS} {model.spec.to_json()}".encode())
-    for name in sorted(model.arrays):
-        if not name.endswith(".codes"):
+    """What tells apart models whose KV must not be mixed: the layer spec, the KV layout, and the weights.
+
+    The latter by the key of their packed file where they have one: hashing 135 MB would take as long as the rest of the start.
+    """
+    digest = hashlib.blake2b(f"{NUMERICS_VERSION} {PAGE_TOKENS} {model.spec.to_json()} {model.key}".encode())
+    if not model.key:
+        for name in sorted(model.arrays):
+            digest.update(name.encode())
             digest.update(model.arrays[name].tobytes())
     return digest.digest()
 

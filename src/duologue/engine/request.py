@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duologue.cache.kv_cache import CachedSequence, CacheLookup
+from duologue.cache.miss import NO_HINTS, MissHints
 from duologue.cache.scope import DEFAULT_SCOPE, CacheScope
 from duologue.dialogue.detokenizer import Detokenizer
 from duologue.dialogue.stop import StopMatcher
@@ -51,12 +52,12 @@ class PromptMarks:
     """What the dialogue layer knows of a prompt, in token positions.
 
     `turns`: where the last user message begins and where the reply does. `shared`: where what other dialogues have in common
-    ends. `history_begin`: a stored branch that differs from here on is an edited history rather than another dialogue.
+    ends. `hints`: what helps to say why not all of it is stored.
     """
 
     turns: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
-    history_begin: int | None = None
+    hints: MissHints = NO_HINTS
 
 
 NO_MARKS = PromptMarks()

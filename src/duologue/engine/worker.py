@@ -95,7 +95,7 @@ class Worker:
             assert request.cached_tokens is not None
             assert request.first_lookup is not None
             self.hit_tokens_total += request.cached_tokens
-            cause = cause_of(request.first_lookup, request.marks.history_begin)
+            cause = cause_of(request.first_lookup, request.marks.hints)
             self.miss_tokens_total[cause] += request.prompt_tokens - request.cached_tokens
         self.scheduler.admitted.clear()
 

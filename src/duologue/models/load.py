@@ -76,7 +76,7 @@ def load_model(
                 _remove_outdated(path)
                 _give_memory_back()
     _mark_used(path)
-    return replace(packed, name=source.name)  # the same weights may be reached under several names
+    return replace(packed, name=source.name, key=key)  # the same weights may be reached under several names
 
 
 def calibration_digest() -> str:

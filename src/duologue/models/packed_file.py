@@ -95,6 +95,7 @@ def _model(header: SafetensorsHeader, data: npt.NDArray[np.uint8], key: str) -> 
         arrays=arrays,
         tokenizer=tokenizer,
         chat_template=json.loads(metadata["chat_template"]),
+        key=key,
     )
     model.native()  # refuses arrays that do not fit the spec, in a millisecond
     return model

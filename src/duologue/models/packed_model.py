@@ -22,13 +22,17 @@ from duologue.models.spec import ModelSpec
 
 @dataclass(frozen=True)
 class PackedModel:
-    """`arrays` as `pack.pack_model` names them; `tokenizer` in the dialogue layer's packed form."""
+    """`arrays` as `pack.pack_model` names them; `tokenizer` in the dialogue layer's packed form.
+
+    Models with the same `key`, if they have one, have the same arrays: it is a digest of the source and of all that makes them.
+    """
 
     name: str
     spec: ModelSpec
     arrays: Mapping[str, npt.NDArray[Any]] = field(repr=False)
     tokenizer: bytes = field(repr=False)
     chat_template: str | None = field(default=None, repr=False)
+    key: str = ""
 
     @property
     def weight_bytes(self) -> int:

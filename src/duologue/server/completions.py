@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from duologue.api.cache_report import CacheMiss
     from duologue.api.chat import ChatCompletionRequest
+    from duologue.cache.miss import MissHints
     from duologue.cache.scope import CacheScope
     from duologue.dialogue.encoded_dialogue import EncodedDialogue
     from duologue.engine.engine import Engine
@@ -113,9 +113,9 @@ class ChatCompletions:
         prompt = await self._prompts.encode(request, cache_scope)
         # Before the prompt itself is stored.
         if len(prompt.ids) <= _INLINE_LOOK_TOKENS:
-            miss, report, marks = self._look(request, prompt, cache_scope)
+            report, marks = self._look(request, prompt, cache_scope)
         else:
-            miss, report, marks = await asyncio.get_running_loop().run_in_executor(
+            report, marks = await asyncio.get_running_loop().run_in_executor(
                 None, self._look, request, prompt, cache_scope
             )
         mailbox = Mailbox(asyncio.get_running_loop())
@@ -123,7 +123,6 @@ class ChatCompletions:
         post = functools.partial(self._postman.post, mailbox)
         handle = self._engine.submit(prompt.ids, params, post, scope=cache_scope, marks=marks)
         running.started(handle)
-        clock.miss_cause = miss.cause
         reply = _Reply(report)
         self._flights.started(handle)
         watcher = asyncio.ensure_future(_watch(receive, mailbox))
@@ -142,19 +141,19 @@ class ChatCompletions:
 
     def _look(
         self, request: ChatCompletionRequest, prompt: EncodedDialogue, scope: CacheScope
-    ) -> tuple[CacheMiss, dict[str, Any] | None, PromptMarks]:
-        miss = self._cache.look(prompt, scope)
+    ) -> tuple[dict[str, Any] | None, PromptMarks]:
+        miss, hints = self._cache.look(prompt, scope)
         report = self._cache.report(prompt, miss) if request.explain_cache else None
-        return miss, report, self._marks(prompt)
+        return report, self._marks(prompt, hints)
 
-    def _marks(self, prompt: EncodedDialogue) -> PromptMarks:
+    def _marks(self, prompt: EncodedDialogue, hints: MissHints) -> PromptMarks:
         if not self._has_windows:  # the places matter only to windows of local KV
-            return PromptMarks(history_begin=prompt.history_begin)
+            return PromptMarks(hints=hints)
         persona_end = prompt.persona_end
         return PromptMarks(
             turns=prompt.turn_boundaries or (),
             shared=() if persona_end is None else (persona_end,),
-            history_begin=prompt.history_begin,
+            hints=hints,
         )
 
     async def _whole(self, reply: _Reply, mailbox: Mailbox, send: Send, clock: RequestClock) -> str:

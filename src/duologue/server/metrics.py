@@ -15,7 +15,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 import duologue
-from duologue.cache.miss import MissCause
 
 if TYPE_CHECKING:
     from duologue.engine.events import EngineStats, TokenEvent
@@ -62,6 +61,16 @@ class _EngineCollector(Collector):
             yield GaugeMetricFamily(name, text, value=getattr(stats, field))
         for field, (name, text) in _ENGINE_COUNTERS.items():
             yield CounterMetricFamily(name, text, value=getattr(stats, field))
+        hits = CounterMetricFamily(
+            "duologue_cache_hit_tokens", "Prompt tokens whose KV was stored, by where", labels=["tier"]
+        )
+        hits.add_metric(["memory"], stats.cache_hit_tokens_total)
+        misses = CounterMetricFamily(
+            "duologue_cache_miss_tokens", "Prompt tokens that were computed, by why", labels=["cause"]
+        )
+        for cause, tokens in stats.cache_miss_tokens_total.items():
+            misses.add_metric([cause], tokens)
+        yield from (hits, misses)
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -95,21 +104,6 @@ class Metrics:
         self.unauthorized = Counter(
             "duologue_unauthorized_requests", "Requests without a valid API key", registry=registry
         )
-        self.hit_tokens = Counter(
-            "duologue_cache_hit_tokens",
-            "Prompt tokens whose KV was stored, by where",
-            ["tier"],
-            registry=registry,
-        )
-        self.miss_tokens = Counter(
-            "duologue_cache_miss_tokens",
-            "Prompt tokens that were computed, by why",
-            ["cause"],
-            registry=registry,
-        )
-        self.hit_tokens.labels("memory")
-        for cause in MissCause:
-            self.miss_tokens.labels(cause.value)
         self.lookups = Counter(
             "duologue_cache_lookups", "Lookups that ran nothing, for routers", registry=registry
         )
@@ -149,7 +143,7 @@ class Metrics:
 class RequestClock:
     """Latencies of one chat completion, recorded as its tokens come."""
 
-    __slots__ = ("_first_s", "_last_s", "_metrics", "_started_s", "_tokens", "miss_cause")
+    __slots__ = ("_first_s", "_last_s", "_metrics", "_started_s", "_tokens")
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -157,7 +151,6 @@ class RequestClock:
         self._first_s = 0.0
         self._last_s = 0.0
         self._tokens = 0
-        self.miss_cause = MissCause.NEW.value  # why not all of the prompt was stored
 
     def token(self, event: TokenEvent, at_s: float) -> None:
         """Records one event that came at `at_s`; several tokens in one event share its time evenly."""
@@ -167,19 +160,12 @@ class RequestClock:
         if self._tokens == 0:
             self._first_s = at_s
             self._metrics.first_token.observe(at_s - self._started_s)
-            self._count_prompt(event)
         else:
             each_s = (at_s - self._last_s) / tokens
             for _ in range(tokens):
                 self._metrics.inter_token.observe(each_s)
         self._tokens += tokens
         self._last_s = at_s
-
-    def _count_prompt(self, event: TokenEvent) -> None:
-        # The last token of a prompt is computed even when all of it was stored: not a miss of any cause, but new.
-        cause = MissCause.NEW.value if self.miss_cause == "none" else self.miss_cause
-        self._metrics.hit_tokens.labels("memory").inc(event.cached_tokens)
-        self._metrics.miss_tokens.labels(cause).inc(event.prompt_tokens - event.cached_tokens)
 
     def end(self, outcome: str) -> None:
         """Records the end of the response; `outcome` is a finish reason, `disconnect` or `error`."""

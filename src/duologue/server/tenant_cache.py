@@ -12,7 +12,7 @@ from duologue.api.cache_report import CacheMiss, cache_report, parts_in_template
 from duologue.api.salts import SaltRegister
 from duologue.api.tenants import ANONYMOUS
 from duologue.cache.kv_cache import ForgetResult
-from duologue.cache.miss import cause_of
+from duologue.cache.miss import MissHints, cause_of
 
 if TYPE_CHECKING:
     from duologue.cache.scope import CacheScope
@@ -73,26 +73,26 @@ class TenantCache:
 
     def matched_tokens(self, prompt: EncodedDialogue, scope: CacheScope) -> int:
         """How much of a prompt is stored; at least its last token is computed in any case."""
-        return min(self._engine.cache.lookup(prompt.ids, scope.salt).matched_tokens, len(prompt.ids) - 1)
+        return min(self._engine.cache_lookup(prompt.ids, scope).matched_tokens, len(prompt.ids) - 1)
 
-    def look(self, prompt: EncodedDialogue, scope: CacheScope) -> CacheMiss:
-        """What of a prompt is stored now, and why the rest is not."""
+    def look(self, prompt: EncodedDialogue, scope: CacheScope) -> tuple[CacheMiss, MissHints]:
+        """What of a prompt is stored now, and why the rest is not; and what the latter was told by."""
         engine = self._engine
         last = len(prompt.ids) - 1  # is computed in any case
         lookup = engine.cache.lookup(prompt.ids, scope.salt)
         matched, parting = min(lookup.matched_tokens, last), min(lookup.stored_tokens, last)
         if matched == last:
-            return CacheMiss(matched, "none")
+            return CacheMiss(matched, "none"), MissHints(prompt.history_begin)
         stored_ids: list[int] = []
         if lookup.diverges:
             stored_ids = engine.cache.stored_branch(prompt.ids, scope.salt, _STORED_TOKENS_SHOWN)
-        cause = cause_of(
-            lookup,
+        hints = MissHints(
             prompt.history_begin,
             in_template=parts_in_template(prompt, engine.tokenizer, parting, stored_ids),
+            in_insert=prompt.in_passed_insert(parting),
             under_other_salt=self._under_other_salt(prompt, scope, lookup.stored_tokens),
         )
-        return CacheMiss(matched, cause.value, parting, tuple(stored_ids))
+        return CacheMiss(matched, cause_of(lookup, hints).value, parting, tuple(stored_ids)), hints
 
     def report(self, prompt: EncodedDialogue, miss: CacheMiss) -> dict[str, Any]:
         """The `cache_report` of a prompt. What it shows is the same salt's, and so the asker's own."""
@@ -111,7 +111,9 @@ class TenantCache:
         return any(lookup.stored_tokens >= begun for lookup in lookups)
 
     async def forget(self, tenant: str, key: str | None) -> ForgetResult:
-        """Forgets what the tenant stored under a key, or with None everything; also what is running now."""
+        """Forgets what the tenant stored under a key, or with None everything; also what is running now. Raises EngineStoppedError
+        when the engine has failed."""
+        self._engine.require_running()
         for running in self._running:
             if running.scope.tenant == tenant and key in (None, running.scope.key):
                 running.forget()
