@@ -16,7 +16,7 @@ from duologue.kernels.rows import quantize_rows
 from duologue.models.pack import pack_model
 from duologue.models.packed_model import PackedModel
 from duologue.models.random_model import random_spec
-from duologue.models.rope import rope_tables
+from duologue.models.rope import rope_kind
 from duologue.models.spec import Mlp, ModelSpec
 
 Ids = npt.NDArray[np.int32]
@@ -26,12 +26,17 @@ Logits = npt.NDArray[np.float32]
 def reference_decoder(spec: ModelSpec, weights: dict[str, npt.NDArray[np.float32]]) -> reference.Decoder:
     def linear(*names: str) -> reference.Linear:
         parts = [quantize_rows(weights[name]) for name in names]
-        return reference.Linear(np.concatenate([c for c, _ in parts]), np.concatenate([s for _, s in parts]))
+        biased = f"{names[0]}_bias" in weights
+        return reference.Linear(
+            np.concatenate([c for c, _ in parts]),
+            np.concatenate([s for _, s in parts]),
+            np.concatenate([weights[f"{name}_bias"] for name in names]) if biased else None,
+        )
 
     layers = []
     for i, layer in enumerate(spec.layers):
         own = f"layers.{i}."
-        cos, sin = rope_tables(layer.rope_base, layer.head_dim, spec.context_tokens, layer.rope_factor)
+        cos, sin = rope_kind(layer).tables(spec.context_tokens)
         qkv = [own + name for name in (("q", "k", "v") if layer.kv_owner is None else ("q",))]
         vectors = ("attention_post_norm", "mlp_post_norm", "q_norm", "k_norm", "sinks")
         layers.append(

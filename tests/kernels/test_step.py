@@ -45,6 +45,8 @@ SPECS = {
         qk_norm=True,
     ),
     "sinks": make_spec(6, 2, windows=(0, 50), sinks=True),
+    "qwen2": make_spec(4, 2, windows=(0, 40, 0), owners=(None, None, 0), qkv_bias=True),
+    "clamped-bias": make_spec(4, 2, qkv_bias=True, qkv_clamp=1.0, rope_divisors=(1.0,) * 8 + (4.0,) * 8),
     "groups": make_spec(4, 2, windows=(0, 40, 0), owners=(None, None, 0), mlp_size=320),
     "groups-post-norms": make_spec(4, 2, mlp_size=192, mlp=Mlp.GATED_GELU, post_norms=True),
 }  # fmt: skip

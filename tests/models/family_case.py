@@ -6,9 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from duologue.models.random_model import random_spec, random_weights, write_folder
+from duologue.models.rope import llama3_divisors
 from duologue.models.spec import Mlp, ModelSpec
 
 MISTRAL = random_spec(architecture="mistral", kv_heads=2, windows=[24, 24], rope_base=50000.0)
+QWEN2 = random_spec(
+    architecture="qwen2",
+    layers=3,
+    kv_heads=2,
+    windows=[0, 24, 24],
+    rope_base=1e6,
+    tied_head=True,
+    qkv_bias=True,
+)
+QWEN3 = random_spec(architecture="qwen3", kv_heads=2, head_dim=32, rope_base=1e6, qk_norm=True)
+LLAMA3_SCALING = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}  # fmt: skip
+"""Pairs of heads of 32 that stay, are slowed down, and in between."""
+LLAMA3 = random_spec(
+    kv_heads=2, head_dim=32, rope_base=5e5, rope_divisors=llama3_divisors(5e5, 32, 8.0, 1.0, 4.0, 128.0)
+)
 GEMMA2 = random_spec(
     architecture="gemma2", layers=4, kv_heads=2, head_dim=32, windows=[24, 0, 24, 0], tied_head=True,
     softmax_scale=24**-0.5, attention_softcap=50.0, logit_softcap=30.0, post_norms=True, mlp_kind=Mlp.GATED_GELU,
@@ -19,6 +38,9 @@ GEMMA3 = random_spec(
     rope_base=1e6, local_rope_base=1e4, rope_factor=8.0, softmax_scale=24**-0.5, qk_norm=True, post_norms=True,
     mlp_kind=Mlp.GATED_GELU, embedding_scale=64**0.5,
 )  # fmt: skip
+_LIKE_LLAMA = {
+    "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+}  # fmt: skip
 _TYPES = {True: "sliding_attention", False: "full_attention"}
 
 
@@ -36,16 +58,27 @@ def config(spec: ModelSpec, *, newer: bool = True) -> dict[str, Any]:
         "max_position_embeddings": spec.context_tokens,
         "rms_norm_eps": spec.norm_eps,
         "tie_word_embeddings": spec.tied_head,
-        "sliding_window": layer.window,
+        "sliding_window": layer.window or None,
     }
-    if spec.architecture == "mistral":
+    if spec.architecture in _LIKE_LLAMA:
         rope: dict[str, Any] = {"rope_theta": layer.rope_base}
-        common |= {"rope_parameters": {"rope_type": "default", **rope}} if newer else rope
+        scaling = LLAMA3_SCALING if layer.rope_divisors else {"rope_type": "default"}
+        common |= {"rope_parameters": {**scaling, **rope}} if newer else {**rope, "rope_scaling": scaling}
+        local = [other.window > 0 for other in spec.layers]
+        if spec.architecture == "qwen2":
+            common |= {
+                "use_sliding_window": any(local),
+                "max_window_layers": local.index(True),
+                "head_dim": ...,
+            }
+            common["sliding_window"] = max(other.window for other in spec.layers)
+            if newer:
+                common["layer_types"] = [_TYPES[is_local] for is_local in local]
         return {
-            "architectures": ["MistralForCausalLM"],
-            "model_type": "mistral",
+            "architectures": [_LIKE_LLAMA[spec.architecture]],
+            "model_type": spec.architecture,
             "hidden_act": "silu",
-        } | common
+        } | {name: value for name, value in common.items() if value is not ...}
     common |= {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 24, "attention_bias": False}
     common["final_logit_softcapping"] = spec.logit_softcap or None
     common["attn_logit_softcapping"] = layer.attention_softcap or None

@@ -1,4 +1,4 @@
-"""Writes a random Llama or Gemma as a GGUF file with the `gguf` package's own writer, as a converter would."""
+"""Writes a random Llama, Qwen or Gemma as a GGUF file with the `gguf` package's own writer, as a converter would."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write_gguf(
         "tokenizer.ggml.add_bos_token": False,
         "tokenizer.chat_template": "{{ messages }}",
     }
-    if arch != "llama":
+    if arch.startswith("gemma"):
         entries |= {
             f"{arch}.attention.sliding_window": layer.window or None,
             f"{arch}.attn_logit_softcapping": layer.attention_softcap or None,
@@ -84,9 +84,11 @@ def write_gguf(
     for name, values in weights.items():
         kind = (kinds or {}).get(name, Q.F32)
         part = name.rsplit(".", 1)[-1]
-        if part in ("q", "k") and arch == "llama":
+        if part in ("q", "k") and arch == "llama":  # the only architecture whose rows are turned about
             values = permute_rows(values, layer.heads if part == "q" else layer.kv_heads)
         stored[source_name(name)] = (gguf.quants.quantize(values, kind), kind)
+    if last.rope_divisors:
+        stored["rope_freqs.weight"] = (np.array(last.rope_divisors, np.float32), Q.F32)
     for name, replacement in (tensors or {}).items():
         stored.pop(name, None)
         if replacement is not None:

@@ -16,7 +16,16 @@ from duologue.models.random_model import write_random_llama
 from duologue.models.reference import reference_logits
 from duologue.models.spec import ModelSpec
 from tests.kernels.step_case import StepCase
-from tests.models.family_case import GEMMA2, GEMMA3, MISTRAL, write_family
+from tests.models.family_case import (
+    GEMMA2,
+    GEMMA3,
+    LLAMA3,
+    LLAMA3_SCALING,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    write_family,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -59,7 +68,45 @@ COMMON = {
 GEMMA = COMMON | {"query_pre_attn_scalar": 24, "num_key_value_heads": 2, "head_dim": 32}
 LINEAR = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
 ROPE_BY_KIND = {"full_attention": LINEAR, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+PLAIN = {name: value for name, value in COMMON.items() if name != "sliding_window"} | {"num_hidden_layers": 2}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama 2": ("LlamaConfig", PLAIN | {"num_key_value_heads": 4}),
+    "llama 3": (
+        "LlamaConfig",
+        PLAIN
+        | {
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "rope_parameters": {**LLAMA3_SCALING, "rope_theta": 5e5},
+        },
+    ),
+    "llama, scaled linearly": (
+        "LlamaConfig",
+        PLAIN | {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}},
+    ),
+    "smollm2": (
+        "LlamaConfig",
+        PLAIN
+        | {"num_key_value_heads": 1, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1e5}},
+    ),
+    "qwen2": ("Qwen2Config", PLAIN | {"num_key_value_heads": 2, "tie_word_embeddings": True}),
+    "qwen2 with windows": (
+        "Qwen2Config",
+        COMMON
+        | {
+            "num_key_value_heads": 2,
+            "num_hidden_layers": 3,
+            "use_sliding_window": True,
+            "max_window_layers": 1,
+        },
+    ),
+    "qwen3": ("Qwen3Config", PLAIN | {"num_key_value_heads": 2, "head_dim": 32}),
+    "qwen3 with windows": (
+        "Qwen3Config",
+        COMMON
+        | {"num_key_value_heads": 1, "head_dim": 16, "num_hidden_layers": 2, "use_sliding_window": True}
+        | {"layer_types": ["sliding_attention", "full_attention"]},
+    ),
     "mistral": ("MistralConfig", COMMON | {"num_key_value_heads": 2, "num_hidden_layers": 2}),
     "mistral without a window": (
         "MistralConfig",
@@ -131,7 +178,9 @@ def test_families_as_transformers_saves_them(tmp_path: Path, family: tuple[str, 
 
 
 @pytest.mark.parametrize("newer", [True, False], ids=["newer", "older"])
-@pytest.mark.parametrize("spec", [MISTRAL, GEMMA2, GEMMA3], ids=lambda spec: spec.architecture)
+@pytest.mark.parametrize(
+    "spec", [LLAMA3, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3], ids=lambda spec: spec.architecture
+)
 def test_both_spellings_are_read_as_transformers_reads_them(
     tmp_path: Path, spec: ModelSpec, newer: bool
 ) -> None:

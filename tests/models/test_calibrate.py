@@ -42,6 +42,8 @@ SPECS = {
         kv_heads=2, windows=[20, 0], post_norms=True, mlp_kind=Mlp.GATED_GELU, attention_softcap=5.0, logit_softcap=4.0
     ),
     "squared ReLU, sinks": random_spec(kv_heads=2, mlp_kind=Mlp.RELU2, sinks=True),
+    "biases": random_spec(kv_heads=2, tied_head=True, qkv_bias=True),
+    "biases, shared KV": random_spec(kv_heads=2, layers=3, kv_owners=[None, 0, None], qkv_bias=True, qk_norm=True),
     "clamps": random_spec(kv_heads=1, mlp_kind=Mlp.RELU2, qkv_clamp=1.0, mlp_clamp=1.0),
 }  # fmt: skip
 

@@ -14,9 +14,9 @@ from duologue.models.checkpoint import Checkpoint
 from duologue.models.hf_checkpoint import read_hf_folder, spec_from_config
 from duologue.models.random_model import random_weights
 from duologue.models.spec import Mlp, ModelSpec
-from tests.models.family_case import GEMMA2, GEMMA3, MISTRAL, config, write_family
+from tests.models.family_case import GEMMA2, GEMMA3, LLAMA3, MISTRAL, QWEN2, QWEN3, config, write_family
 
-SPECS = [MISTRAL, GEMMA2, GEMMA3]
+SPECS = [LLAMA3, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3]
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
@@ -81,6 +81,45 @@ def test_published_configurations_are_described() -> None:
     assert [layer.window for layer in gemma2.layers] == [4096, 0] * 13
     assert (gemma2.layers[0].attention_softcap, gemma2.logit_softcap) == (50.0, 30.0)
     assert (gemma2.vocab_size, gemma2.context_tokens) == (256000, 8192)
+
+    # Llama 3.2 1B, Qwen2.5 0.5B and Qwen3 0.6B, as published.
+    llama3 = spec_from_config(
+        {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "head_dim": 64,
+            "intermediate_size": 8192, "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+            "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "vocab_size": 128256,
+            "rope_scaling": {
+                "factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 8192, "rope_type": "llama3",
+            },
+            "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1,
+        }
+    )  # fmt: skip
+    divisors = llama3.layers[0].rope_divisors
+    assert (divisors[0], divisors[-1], len(divisors)) == (1.0, 32.0, 32)
+    assert 1.0 < divisors[16] < 32.0
+    assert sorted(divisors) == list(divisors)
+
+    qwen2 = spec_from_config(
+        {
+            "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864,
+            "max_position_embeddings": 32768, "max_window_layers": 21, "num_attention_heads": 14, "num_hidden_layers": 24,
+            "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768,
+            "tie_word_embeddings": True, "use_sliding_window": False, "vocab_size": 151936,
+        }
+    )  # fmt: skip
+    assert {(layer.window, layer.qkv_bias, layer.head_dim) for layer in qwen2.layers} == {(0, True, 64)}
+
+    qwen3 = spec_from_config(
+        {
+            "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072,
+            "attention_bias": False, "head_dim": 128, "max_position_embeddings": 40960, "max_window_layers": 28,
+            "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+            "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True,
+            "use_sliding_window": False, "vocab_size": 151936,
+        }
+    )  # fmt: skip
+    assert {(layer.window, layer.qk_norm, layer.head_dim) for layer in qwen3.layers} == {(0, True, 128)}
 
     mistral = spec_from_config({"model_type": "mistral"})
     assert {layer.window for layer in mistral.layers} == {4096}
@@ -167,6 +206,10 @@ def test_the_text_part_of_a_model_that_sees_is_read(tmp_path: Path, decoder: str
         (GEMMA3, {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
         (GEMMA3, {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
         (GEMMA3, {"layer_types": None, "sliding_window_pattern": 0}, "sliding_window_pattern = 0.*at least 1"),
+        (QWEN2, {"use_sliding_window": False}, "layer_types .*use_sliding_window is false"),
+        (QWEN2, {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        (QWEN3, {"attention_bias": True}, "attention_bias = True"),
+        (QWEN3, {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "type 'yarn' .*default, linear, llama3 are"),
         (GEMMA3, {"rope_parameters": {"rope_theta": 1.0}}, r"rope_parameters\.rope_theta"),
         (GEMMA3, {"rope_parameters": {GLOBAL: {"rope_type": "yarn"}}}, r"type 'yarn' \(rope_parameters.full_attention"),
         (GEMMA3, {"rope_scaling": {"rope_type": "dynamic"}}, r"type 'dynamic' \(rope_scaling"),
@@ -210,7 +253,7 @@ def test_contradictions_are_named(
 
 
 def test_a_configuration_of_another_kind_lists_those_that_are_run() -> None:
-    known = "LlamaForCausalLM, MistralForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM"
-    for settings in ({"model_type": "qwen3"}, {"model_type": ["llama"]}, {}):
+    known = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM"
+    for settings in ({"model_type": "smollm3"}, {"model_type": ["llama"]}, {}):
         with pytest.raises(UnsupportedModelError, match=re.escape(known)):
             spec_from_config(settings)

@@ -143,8 +143,10 @@ def test_unsupported_settings_are_named(tmp_path: Path, metadata: dict[str, Any]
 
 
 def test_another_architecture_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"architecture 'qwen3'.*'llama', 'gemma2', 'gemma3'"):
-        read_gguf(write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS, architecture="qwen3"))
+    with pytest.raises(
+        UnsupportedModelError, match=r"architecture 'phi3'.*'llama', 'qwen2', 'qwen3', 'gemma2', 'gemma3'"
+    ):
+        read_gguf(write_gguf(tmp_path / "m.gguf", SPEC, WEIGHTS, architecture="phi3"))
 
 
 @pytest.mark.parametrize(
@@ -160,9 +162,14 @@ def test_another_architecture_is_named(tmp_path: Path) -> None:
         (
             {"blk.0.attn_q.bias": np.zeros(128, np.float32)},
             UnsupportedModelError,
-            r"tensor blk.0.attn_q.bias .*biases are not supported",
+            r"tensor blk.0.attn_q.bias .*such a bias is not supported",
         ),
-        ({"rope_freqs.weight": np.ones(16, np.float32)}, UnsupportedModelError, "rope_freqs.weight"),
+        ({"rope_freqs.weight": np.ones(8, np.float32)}, UnsupportedModelError, "rope_divisors has 8 entries"),
+        (
+            {"rope_freqs.weight": np.zeros(16, np.float32)},
+            UnsupportedModelError,
+            "rope_divisors must be positive",
+        ),
         (
             {"output_norm.weight": np.full(64, np.nan, np.float32)},
             ModelLoadError,

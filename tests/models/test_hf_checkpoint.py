@@ -100,7 +100,7 @@ def test_the_tokenizer_is_that_of_the_folder(folder: Path) -> None:
         ({"mlp_bias": True}, "mlp_bias = True"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "RoPE scaling of type 'llama3'"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 8.0}}, "RoPE scaling of type 'longrope'"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "RoPE scaling of type 'dynamic'"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "RoPE scaling of type 'yarn'"),
         ({"model_type": "gemma3", "architectures": ["Gemma3ForCausalLM"]}, "Gemma3ForCausalLM"),
@@ -126,6 +126,11 @@ def test_unsupported_settings_are_named(folder: Path, changes: dict[str, Any], n
             "tensor model.layers.0.mlp.gate_proj.weight has shape [96, 64] where [128, 64] was expected",
         ),
         ({"rope_scaling": 4}, "rope_scaling is 4"),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+            "of type 'llama3' but has no low_freq_factor",
+        ),
+        ({"rope_theta": 0}, "rope_theta is 0.0, but must be positive"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0"),
     ],
 )

@@ -13,7 +13,7 @@ from duologue.models.checkpoint import Weights
 from duologue.models.pack import down_weights, layer_weights, pack_model, packed_weight
 from duologue.models.packed_model import PackedModel
 from duologue.models.random_model import random_spec, random_weights
-from duologue.models.rope import cos_sin, rope_kinds, rope_tables
+from duologue.models.rope import cos_sin, llama3_divisors, rope_kinds, rope_tables
 from duologue.models.spec import ModelSpec
 
 SPEC = random_spec(hidden=48, heads=4, kv_heads=2, head_dim=16, mlp=80, vocab=70, context_tokens=33)
@@ -95,7 +95,7 @@ def test_layers_that_share_kv_have_queries_only() -> None:
 
 def test_layers_share_rope_tables_of_one_kind() -> None:
     spec = random_spec(layers=3)
-    assert rope_kinds(spec) == [(10000.0, 1.0, 16)]
+    assert rope_kinds(spec) == [(10000.0, 1.0, 16, ())]
     assert sum(name.startswith("rope.") for name in pack_model(spec, random_weights(spec, 0))) == 2
 
 
@@ -110,14 +110,33 @@ def test_rope_tables_turn_pair_i_by_position_over_base() -> None:
     assert (sin[0] == 0).all()
 
 
+def test_llama_3_slows_pairs_down_by_their_wavelength() -> None:
+    divisors = llama3_divisors(5e5, 64, 8.0, 1.0, 4.0, 8192.0)
+    kinds = set()
+    for i, divisor in enumerate(divisors):
+        wavelength = 2 * np.pi * 5e5 ** (2 * i / 64)
+        kind = 0 if wavelength < 8192 / 4 else 2 if wavelength > 8192 else 1
+        share = (8192 / wavelength - 1) / (4 - 1)
+        frequency = (1.0, (1 - share) / 8 + share, 1 / 8)[kind]
+        assert divisor == pytest.approx(1 / frequency, rel=1e-12)
+        kinds.add(kind)
+    assert kinds == {0, 1, 2}
+    assert set(llama3_divisors(5e5, 64, 8.0, 2.0, 2.0, 8192.0)) == {1.0, 8.0}
+
+
 def test_a_factor_divides_positions() -> None:
     plain = rope_tables(10000.0, 32, 500)
     for factor in (1.0, 8.0, 2.5):
         for table, scaled in zip(plain, rope_tables(10000.0, 32, 4000, factor), strict=True):
             step = round(2 * factor)  # positions that land on whole ones
             assert np.array_equal(scaled[::step][:250], table[::2])
+    for table, scaled in zip(
+        plain, rope_tables(10000.0, 32, 2000, divisors=(4.0,) * 8 + (1.0,) * 8), strict=True
+    ):
+        assert np.array_equal(scaled[::4, :8], table[:, :8])
+        assert np.array_equal(scaled[:500, 8:], table[:, 8:])
     spec = random_spec(rope_factor=8.0, windows=[8, 0], local_rope_base=500.0)
-    assert rope_kinds(spec) == [(500.0, 1.0, 16), (10000.0, 8.0, 16)]
+    assert rope_kinds(spec) == [(500.0, 1.0, 16, ()), (10000.0, 8.0, 16, ())]
 
 
 @pytest.mark.parametrize(("base", "head_dim", "positions"), [(10000.0, 64, 8192), (500000.0, 128, 40_000)])

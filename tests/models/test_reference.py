@@ -37,6 +37,7 @@ def slow_logits(spec: ModelSpec, weights: Weights, ids: np.ndarray) -> np.ndarra
             half = layer.head_dim // 2
             for pair in range(half):
                 angle = position / layer.rope_factor * layer.rope_base ** (-pair / half)
+                angle /= layer.rope_divisors[pair] if layer.rope_divisors else 1.0
                 a, b = vector[pair], vector[pair + half]
                 out[pair] = a * np.cos(angle) - b * np.sin(angle)
                 out[pair + half] = b * np.cos(angle) + a * np.sin(angle)
@@ -45,7 +46,10 @@ def slow_logits(spec: ModelSpec, weights: Weights, ids: np.ndarray) -> np.ndarra
         def heads(
             name: str, count: int, h: np.ndarray = h, own: str = own, layer: LayerSpec = layer
         ) -> np.ndarray:
-            return bounded(h @ weights[own + name].T, layer.qkv_clamp).reshape(len(ids), count, -1)
+            out = h @ weights[own + name].T
+            if layer.qkv_bias:
+                out = out + weights[f"{own}{name}_bias"]
+            return bounded(out, layer.qkv_clamp).reshape(len(ids), count, -1)
 
         if layer.kv_owner is None:
             k, v = heads("k", layer.kv_heads), heads("v", layer.kv_heads)
@@ -87,6 +91,8 @@ def slow_logits(spec: ModelSpec, weights: Weights, ids: np.ndarray) -> np.ndarra
 
 FIELDS: dict[str, dict[str, Any]] = {
     "rope_factor": {"rope_factor": 4.0},
+    "rope_divisors": {"rope_divisors": [1.0, 1.5, 2.0, 4.0, 4.0, 8.0, 8.0, 8.0]},
+    "qkv_bias": {"qkv_bias": True},
     "softmax_scale": {"softmax_scale": 0.6},
     "attention_softcap": {"attention_softcap": 1.5},
     "qk_norm": {"qk_norm": True},

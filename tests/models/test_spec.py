@@ -35,6 +35,8 @@ def test_kv_is_counted_for_owners_alone() -> None:
         ({"rope_base": 0.0}, "rope_base 0.0"),
         ({"rope_base": float("nan")}, "rope_base nan"),
         ({"rope_factor": 0.0}, "rope_factor 0.0"),
+        ({"rope_divisors": (1.0,) * 4}, r"rope_divisors has 4 entries, not head_dim / 2 = 8"),
+        ({"rope_divisors": (1.0,) * 7 + (0.0,)}, "rope_divisors must be positive"),
         ({"softmax_scale": -1.0}, "softmax_scale -1.0"),
         ({"attention_softcap": -1.0}, "attention_softcap -1.0"),
         ({"qkv_clamp": float("inf")}, "qkv_clamp inf"),

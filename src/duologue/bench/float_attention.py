@@ -22,7 +22,7 @@ from duologue.kernels.rows import (
 from duologue.models.pack import MLP_EPILOGUES, down_weights, layer_weights, packed_weight
 from duologue.models.packed_model import PackedModel
 from duologue.models.reference import attend
-from duologue.models.rope import rope_tables
+from duologue.models.rope import rope_kind
 
 Floats = npt.NDArray[np.float32]
 
@@ -65,7 +65,7 @@ def _turned(model: PackedModel, i: int, norm: str, x: Floats) -> Floats:
     layer, weight = model.spec.layers[i], model.arrays.get(f"layers.{i}.{norm}")
     if weight is not None:
         x = rmsnorm_rows(x.reshape(-1, layer.head_dim), weight, model.spec.norm_eps).reshape(x.shape)
-    tables = rope_tables(layer.rope_base, layer.head_dim, len(x), layer.rope_factor)
+    tables = rope_kind(layer).tables(len(x))
     by_head: Floats = rope_rotate(x, *tables).swapaxes(0, 1)
     return by_head
 

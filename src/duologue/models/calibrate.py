@@ -56,7 +56,7 @@ from duologue.models.calibration_step import (
 )
 from duologue.models.checkpoint import Weights
 from duologue.models.compensate import compensation, gram_matrix, round_compensated
-from duologue.models.pack import MLP_EPILOGUES, pack_groups, quantize_and_pack
+from duologue.models.pack import MLP_EPILOGUES, pack_groups, pack_qkv, quantize_and_pack
 from duologue.models.rewrite import (
     balancing_scale,
     column_squares,
@@ -149,7 +149,7 @@ def _calibrate_layer(
         balance_queries_and_keys(spec, weights, own, layer, inputs, gram)
     if rounded:
         _compensate(weights, qkv, gram)
-    packed = quantize_and_pack(own + "qkv", [weights[name] for name in qkv])
+    packed = pack_qkv(layer, weights, own)
     projected = products(inputs, packed, limit=layer.qkv_clamp)
     if layer.kv_owner is None and keys_may_move(spec, i):
         weights[own + "key_offset"] = key_offset(spec, weights, i, projected)

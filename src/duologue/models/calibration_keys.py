@@ -23,7 +23,9 @@ Doubles = npt.NDArray[np.float64]
 def balance_queries_and_keys(
     spec: ModelSpec, weights: Weights, own: str, layer: LayerSpec, inputs: list[Quantized], gram: Floats
 ) -> None:
-    """Scales rows of q and k in `weights`, or the weights of their norms, in place; `gram` [hidden, hidden] is that of the inputs.
+    """Scales rows of q and k in `weights` with their biases, or the weights of their norms, in place.
+
+    `gram` [hidden, hidden] is that of the inputs.
 
     Not done where other layers read these keys: their queries would have to follow. Nor across a clamp.
     """
@@ -38,13 +40,21 @@ def balance_queries_and_keys(
         weights[own + "q_norm"] = weights[own + "q_norm"] * balance
         weights[own + "k_norm"] = weights[own + "k_norm"] / balance
         return
-    q = _product_squares(weights[own + "q"], gram).reshape(kv_heads, -1, 2, half).sum(axis=(1, 2))
-    k = _product_squares(weights[own + "k"], gram).reshape(kv_heads, 2, half).sum(axis=1)
+    squares = [
+        _biased_squares(weights, own + name, inputs)
+        if layer.qkv_bias
+        else _product_squares(weights[own + name], gram)
+        for name in ("q", "k")
+    ]
+    q = squares[0].reshape(kv_heads, -1, 2, half).sum(axis=(1, 2))
+    k = squares[1].reshape(kv_heads, 2, half).sum(axis=1)
     t = balancing_scale(k, q / (heads // kv_heads))[:, None, None, :]  # [kv_heads, 1, 1, half]
     k_factor = np.broadcast_to(np.float32(1.0) / t, (kv_heads, 1, 2, half)).reshape(-1)
     q_factor = np.broadcast_to(t, (kv_heads, heads // kv_heads, 2, half)).reshape(-1)
-    weights[own + "q"] = weights[own + "q"] * q_factor[:, None]
-    weights[own + "k"] = weights[own + "k"] * k_factor[:, None]
+    for name, factor in (("q", q_factor), ("k", k_factor)):
+        weights[own + name] = weights[own + name] * factor[:, None]
+        if layer.qkv_bias:
+            weights[f"{own}{name}_bias"] = weights[f"{own}{name}_bias"] * factor
 
 
 def _normed_squares(
@@ -58,6 +68,12 @@ def _normed_squares(
         products(inputs, packed),
     )
     return np.asarray(np.add.reduce(of_pieces, axis=0))
+
+
+def _biased_squares(weights: Weights, name: str, inputs: list[Quantized]) -> Doubles:
+    """Sum of squares of each output of a projection with a bias."""
+    packed = quantize_and_pack(name, [weights[name]], bias=weights[f"{name}_bias"])
+    return np.asarray(np.add.reduce(map_pieces(column_squares, products(inputs, packed)), axis=0))
 
 
 def _product_squares(w: Floats, gram: Floats) -> Doubles:

@@ -25,7 +25,7 @@ from duologue.kernels.rows import (
     rope_rotate,
 )
 from duologue.models.checkpoint import Weights
-from duologue.models.rope import rope_tables
+from duologue.models.rope import rope_kind
 from duologue.models.spec import ModelSpec
 
 Floats = npt.NDArray[np.float32]
@@ -116,7 +116,7 @@ def turned_heads(spec: ModelSpec, weights: Weights, i: int, columns: Floats, nor
     if layer.qk_norm:
         weight = weights[f"layers.{i}.{norm}"]
         x = rmsnorm_rows(x.reshape(-1, layer.head_dim), weight, spec.norm_eps).reshape(x.shape)
-    return rope_rotate(x, *rope_tables(layer.rope_base, layer.head_dim, len(x), layer.rope_factor))
+    return rope_rotate(x, *rope_kind(layer).tables(len(x)))
 
 
 def map_pieces(function: Callable[..., T], *pieces: Iterable[Any]) -> list[T]:

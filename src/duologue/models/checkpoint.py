@@ -20,6 +20,7 @@ Weights = dict[str, npt.NDArray[np.float32]]
 embedding [vocab, hidden]; head [vocab, hidden] unless tied; final_norm [hidden];
 layers.{i}.attention_norm, layers.{i}.mlp_norm [hidden]; with post-norms attention_post_norm and mlp_post_norm [hidden];
 layers.{i}.q, .k, .v, .output, .gate, .up, .down, without k and v where KV is shared, without gate where the MLP has none;
+with biases q_bias and (where the layer owns its KV) k_bias and v_bias, each of as many values as its map has rows;
 with QK-norm q_norm and (where the layer owns its KV) k_norm [head_dim]; with sinks, sinks [heads].
 Calibration may add embedding_channels [hidden], which the channels of embedding rows are multiplied by; the head's are not; and
 layers.{i}.key_offset [kv_heads * head_dim], taken off the keys of a layer with KV of its own after RoPE, before they are stored.
@@ -57,6 +58,10 @@ def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         own["q"] = (query, hidden)
         if layer.kv_owner is None:
             own |= {"k": (kv, hidden), "v": (kv, hidden)}
+        if layer.qkv_bias:
+            own["q_bias"] = (query,)
+            if layer.kv_owner is None:
+                own |= {"k_bias": (kv,), "v_bias": (kv,)}
         if layer.qk_norm:
             own["q_norm"] = (layer.head_dim,)
             if layer.kv_owner is None:
@@ -87,7 +92,7 @@ def collect_weights(
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise UnsupportedModelError(
             f"tensor {unknown[0]}{more} has no place in a {spec.architecture} model as this version runs it"
-            f"{' (biases are not supported)' if unknown[0].endswith('bias') else ''}"
+            f"{' (such a bias is not supported)' if unknown[0].endswith('bias') else ''}"
         )
     for name, shape in shapes.items():
         source = source_names[name]

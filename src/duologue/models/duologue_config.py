@@ -110,6 +110,8 @@ def duologue_config(spec: ModelSpec) -> dict[str, Any]:
             like = kinds[layer.window > 0] if field.name in _BY_KIND else first
             if field.name != "kv_owner" and getattr(layer, field.name) != getattr(like, field.name):
                 raise ValueError(f"layer {i}: {field.name} is not that of the other layers")
+        if layer.qkv_bias or layer.rope_divisors:
+            raise ValueError(f"layer {i}: biases and rope_divisors have no setting")
     return {
         "architectures": [ARCHITECTURE],
         "model_type": MODEL_TYPE,

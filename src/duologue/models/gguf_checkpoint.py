@@ -1,8 +1,8 @@
 """A checkpoint from a GGUF file.
 
 llama.cpp stores q and k of Llamas with each head's rows interleaved (row 2i and 2i + 1 turn together); the kernels turn
-rows i and i + D/2 together, so the rows are put back into that order here. Gemma's are stored in the kernels' order, and its norms
-as what they multiply by.
+rows i and i + D/2 together, so the rows are put back into that order here. Those of other models are stored in the kernels' order,
+and Gemma's norms as what they multiply by.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from duologue.errors import ModelLoadError, UnsupportedModelError
 from duologue.models.checkpoint import Checkpoint, collect_weights, weight_shapes
 from duologue.models.gguf_file import GgufFile, read_gguf_file
-from duologue.models.gguf_spec import gguf_spec
+from duologue.models.gguf_spec import ROPE_DIVISORS, gguf_spec
 
 _SOURCE_NAMES = {
     "embedding": "token_embd.weight",
@@ -33,6 +33,9 @@ _LAYER_NAMES = {
     "k": "attn_k",
     "v": "attn_v",
     "output": "attn_output",
+    "q_bias": "attn_q",
+    "k_bias": "attn_k",
+    "v_bias": "attn_v",
     "gate": "ffn_gate",
     "up": "ffn_up",
     "down": "ffn_down",
@@ -59,8 +62,6 @@ def read_gguf(path: Path) -> Checkpoint:
 def _checkpoint(path: Path, file: GgufFile) -> Checkpoint:
     spec = gguf_spec(file)
     names = {name: source_name(name) for name in weight_shapes(spec)}
-    if "rope_freqs.weight" in file.tensors:
-        raise UnsupportedModelError("RoPE frequency factors (tensor rope_freqs.weight) are not supported")
     interleaved = {
         source_name(f"layers.{i}.{name}"): heads
         for i, layer in enumerate(spec.layers)
@@ -72,7 +73,8 @@ def _checkpoint(path: Path, file: GgufFile) -> Checkpoint:
         values = file.tensors[source].floats()
         return unpermute_rows(values, interleaved[source]) if source in interleaved else values
 
-    weights = collect_weights(spec, names, {t.name: t.shape for t in file.tensors.values()}, read)
+    found = {t.name: t.shape for t in file.tensors.values() if t.name != ROPE_DIVISORS}
+    weights = collect_weights(spec, names, found, read)
     template = file.metadata.get("tokenizer.chat_template")
     return Checkpoint(
         name=str(file.metadata.get("general.name") or path.stem),
@@ -102,4 +104,4 @@ def source_name(name: str) -> str:
     if not name.startswith("layers."):
         return _SOURCE_NAMES[name]
     _, index, part = name.split(".")
-    return f"blk.{index}.{_LAYER_NAMES[part]}.weight"
+    return f"blk.{index}.{_LAYER_NAMES[part]}.{'bias' if part.endswith('_bias') else 'weight'}"

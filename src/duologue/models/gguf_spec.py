@@ -1,4 +1,4 @@
-"""The spec of a GGUF file: architectures llama (Mistral's too), gemma2 and gemma3.
+"""The spec of a GGUF file: architectures llama (Mistral's too), qwen2, qwen3, gemma2 and gemma3.
 
 What a file leaves out is what llama.cpp takes for it.
 """
@@ -27,6 +27,9 @@ _NEUTRAL = {
     "residual_scale": (0.0, 1.0),
     "embedding_scale": (0.0, 1.0),
 }
+ROPE_DIVISORS = "rope_freqs.weight"
+"""The tensor [head_dim / 2] that Llama 3's RoPE scaling is stored in: what each pair's frequency is divided by."""
+
 _ROPE_BASE = 10000.0
 _GEMMA3_LOCAL_ROPE_BASE = 10000.0
 _GEMMA2_WINDOW = 4096
@@ -53,7 +56,7 @@ def gguf_spec(file: GgufFile) -> ModelSpec:
     settings = GgufSettings(file.metadata, str(architecture))
     for name, neutral in _NEUTRAL.items():
         settings.require(name, *neutral)
-    return family(settings, _plain_spec(str(architecture), file, settings))
+    return family(settings, _plain_spec(str(architecture), file, settings), file)
 
 
 def _plain_spec(architecture: str, file: GgufFile, settings: GgufSettings) -> ModelSpec:
@@ -102,15 +105,42 @@ def _rope_factor(settings: GgufSettings) -> float:
     return 1.0 if settings.optional("rope.scaling.type", "linear") == "none" or factor == 0 else factor
 
 
-def _llama(settings: GgufSettings, spec: ModelSpec) -> ModelSpec:
+def _llama(settings: GgufSettings, spec: ModelSpec, file: GgufFile) -> ModelSpec:
     """A window, as files of Mistral may have, is that of all layers."""
     window = settings.integer("attention.sliding_window", default=0)
     if settings.optional("attention.sliding_window_pattern", None) is not None:
         raise settings.refusal("attention.sliding_window_pattern")
-    return _with_layers(spec, lambda i, layer: dataclasses.replace(layer, window=window))
+    divisors = _rope_divisors(file)
+    return _with_layers(
+        spec, lambda i, layer: dataclasses.replace(layer, window=window, rope_divisors=divisors)
+    )
 
 
-def _gemma2(settings: GgufSettings, spec: ModelSpec) -> ModelSpec:
+def _rope_divisors(file: GgufFile) -> tuple[float, ...]:
+    tensor = file.tensors.get(ROPE_DIVISORS)
+    if tensor is None:
+        return ()
+    values: list[float] = tensor.floats().reshape(-1).tolist()
+    return tuple(values)
+
+
+def _qwen2(settings: GgufSettings, spec: ModelSpec, file: GgufFile) -> ModelSpec:
+    _require_no_window(settings, spec)
+    return _with_layers(spec, lambda i, layer: dataclasses.replace(layer, qkv_bias=True))
+
+
+def _qwen3(settings: GgufSettings, spec: ModelSpec, file: GgufFile) -> ModelSpec:
+    _require_no_window(settings, spec)
+    return _with_layers(spec, lambda i, layer: dataclasses.replace(layer, qk_norm=True))
+
+
+def _require_no_window(settings: GgufSettings, spec: ModelSpec) -> None:
+    """Files of Qwen do not say which layers a window is for; one as long as the context is none."""
+    if 0 != settings.integer("attention.sliding_window", default=0) < spec.context_tokens:
+        raise settings.refusal("attention.sliding_window")
+
+
+def _gemma2(settings: GgufSettings, spec: ModelSpec, file: GgufFile) -> ModelSpec:
     count = len(spec.layers)
     window = settings.integer("attention.sliding_window", default=_GEMMA2_WINDOW)
     if window < 1:
@@ -131,7 +161,7 @@ def _gemma2(settings: GgufSettings, spec: ModelSpec) -> ModelSpec:
     )
 
 
-def _gemma3(settings: GgufSettings, spec: ModelSpec) -> ModelSpec:
+def _gemma3(settings: GgufSettings, spec: ModelSpec, file: GgufFile) -> ModelSpec:
     """Without a window (missing or 0) all layers are global; RoPE scaling is that of global layers."""
     settings.require("attn_logit_softcapping", 0.0)
     count = len(spec.layers)
@@ -163,8 +193,10 @@ def _with_layers(spec: ModelSpec, change: Callable[[int, LayerSpec], LayerSpec])
     return dataclasses.replace(spec, layers=layers)
 
 
-_FAMILIES: Mapping[str, Callable[[GgufSettings, ModelSpec], ModelSpec]] = {
+_FAMILIES: Mapping[str, Callable[[GgufSettings, ModelSpec, GgufFile], ModelSpec]] = {
     "llama": _llama,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from duologue.errors import ModelLoadError, UnsupportedModelError
+from duologue.models.rope import llama3_divisors
 
 CONFIG_FILE = "config.json"
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
@@ -18,10 +19,11 @@ _MAX_LAYERS = 4096  # a damaged count must not cost the machine's memory
 
 @dataclass(frozen=True)
 class Rope:
-    """RoPE of one kind of layer: positions are divided by `factor`."""
+    """RoPE of one kind of layer: positions are divided by `factor`, and each pair's frequency by its divisor, if there are any."""
 
     base: float
     factor: float = 1.0
+    divisors: tuple[float, ...] = ()
 
 
 class HfConfig:
@@ -159,7 +161,7 @@ class HfConfig:
             )
         return value
 
-    def rope(self, default_base: float = 10000.0) -> Rope:
+    def rope(self, head_dim: int, default_base: float = 10000.0) -> Rope:
         """RoPE of a model with one kind: `rope_parameters` (newer), or `rope_theta` and `rope_scaling`."""
         base = self.number("rope_theta", default_base)
         parameters = self.nested("rope_parameters")
@@ -167,9 +169,9 @@ class HfConfig:
             raise UnsupportedModelError(
                 f"RoPE by layer type (rope_parameters in {CONFIG_FILE}) is not supported"
             )
-        rope = parameters._rope("rope_parameters", base)
+        rope = parameters._rope("rope_parameters", base, head_dim)
         scaling = self.nested("rope_scaling")
-        return scaling._rope("rope_scaling", rope.base) if scaling.values else rope
+        return scaling._rope("rope_scaling", rope.base, head_dim) if scaling.values else rope
 
     def rope_by_kind(self, global_base: float, local_base: float) -> tuple[Rope, Rope]:
         """RoPE of (local, global) layers: `rope_parameters` by layer type (newer), or `rope_theta` and `rope_scaling` of the global
@@ -192,18 +194,29 @@ class HfConfig:
             ropes.append(both._rope(where, self.number(base_name, base)))
         return ropes[0], ropes[1]
 
-    def _rope(self, where: str, base: float) -> Rope:
-        """RoPE as this object, called `where`, describes it; all but plain and linearly scaled RoPE is refused."""
+    def _rope(self, where: str, base: float, head_dim: int | None = None) -> Rope:
+        """RoPE as this object, called `where`, describes it: plain, scaled linearly or, where a head size is given, as
+        Llama 3's; all else is refused."""
         kind = self.values.get("rope_type", self.values.get("type")) or "default"
-        if kind not in ("default", "linear"):
+        known = ("default", "linear") if head_dim is None else ("default", "linear", "llama3")
+        if kind not in known:
             raise UnsupportedModelError(
-                f"RoPE scaling of type {kind!r} ({where} in {CONFIG_FILE}) is not supported"
+                f"RoPE scaling of type {kind!r} ({where} in {CONFIG_FILE}) is not supported ({', '.join(known)} are)"
             )
         if self.number("partial_rotary_factor", 1.0) != 1.0:
             raise UnsupportedModelError(f"partial_rotary_factor ({where} in {CONFIG_FILE}) is not supported")
-        factor = 1.0
+        base = self.positive("rope_theta", base)
         if kind == "linear":
-            if self.values.get("factor") is None:
-                raise ModelLoadError(f"{CONFIG_FILE}: {where} is of type 'linear' but has no factor")
-            factor = self.number("factor", 1.0)
-        return Rope(self.number("rope_theta", base), factor)
+            return Rope(base, self._of_rope("factor", where, kind))
+        if kind == "llama3" and head_dim is not None:
+            names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+            return Rope(
+                base,
+                divisors=llama3_divisors(base, head_dim, *(self._of_rope(n, where, kind) for n in names)),
+            )
+        return Rope(base)
+
+    def _of_rope(self, name: str, where: str, kind: str) -> float:
+        if self.values.get(name) is None:
+            raise ModelLoadError(f"{CONFIG_FILE}: {where} is of type {kind!r} but has no {name}")
+        return self.positive(name, 1.0)

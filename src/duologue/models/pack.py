@@ -16,7 +16,7 @@ from duologue.errors import UnsupportedModelError
 from duologue.kernels.gemm import Epilogue, PackedWeight, pack_weight
 from duologue.kernels.rows import quantize_rows, require_finite
 from duologue.models.checkpoint import Weights
-from duologue.models.rope import rope_kinds, rope_tables
+from duologue.models.rope import rope_kinds
 from duologue.models.spec import LayerSpec, Mlp, ModelSpec
 
 CALIBRATION_VERSION = 5
@@ -57,8 +57,8 @@ def pack_model(spec: ModelSpec, weights: Weights) -> Arrays:
         _put(arrays, "head", [weights["head"]])
     # An even number of positions keeps every array a multiple of 64 bytes.
     positions = spec.context_tokens + spec.context_tokens % 2
-    for n, (base, factor, head_dim) in enumerate(rope_kinds(spec)):
-        arrays[f"rope.{n}.cos"], arrays[f"rope.{n}.sin"] = rope_tables(base, head_dim, positions, factor)
+    for n, kind in enumerate(rope_kinds(spec)):
+        arrays[f"rope.{n}.cos"], arrays[f"rope.{n}.sin"] = kind.tables(positions)
     for i, layer in enumerate(spec.layers):
         own = f"layers.{i}."
         for name in ("attention_norm", "mlp_norm", *optional_norms(layer)):
@@ -66,8 +66,7 @@ def pack_model(spec: ModelSpec, weights: Weights) -> Arrays:
         if layer.sinks:
             sinks = _vector(weights, own + "sinks")
             arrays[own + "sinks"] = np.pad(sinks, (0, -len(sinks) % _SINK_UNIT))
-        qkv = ("q", "k", "v") if layer.kv_owner is None else ("q",)
-        _put(arrays, own + "qkv", [weights[own + name] for name in qkv])
+        _put_packed(arrays, own + "qkv", pack_qkv(layer, weights, own))
         _put(arrays, own + "output", [weights[own + "output"]])
         gate_up = ("gate", "up") if layer.mlp.gated else ("up",)
         _put(arrays, own + "gate_up", [weights[own + name] for name in gate_up], gated=layer.mlp.gated)
@@ -83,10 +82,24 @@ def _vector(weights: Weights, name: str) -> npt.NDArray[np.float32]:
     return weights[name]
 
 
+def pack_qkv(layer: LayerSpec, weights: Weights, own: str) -> PackedWeight:
+    """The packed map of a layer's queries and, if it owns its KV, keys and values, `own` being what its names begin with.
+
+    Raises as `quantize_and_pack`.
+    """
+    names = [own + name for name in (("q", "k", "v") if layer.kv_owner is None else ("q",))]
+    bias = np.concatenate([weights[f"{name}_bias"] for name in names]) if layer.qkv_bias else None
+    return quantize_and_pack(own + "qkv", [weights[name] for name in names], bias=bias)
+
+
 def quantize_and_pack(
-    name: str, parts: list[npt.NDArray[np.float32]], *, gated: bool = False
+    name: str,
+    parts: list[npt.NDArray[np.float32]],
+    *,
+    gated: bool = False,
+    bias: npt.NDArray[np.float32] | None = None,
 ) -> PackedWeight:
-    """One packed map of float parts [n_i, k], by the one quantiser.
+    """One packed map of float parts [n_i, k], by the one quantiser, and a bias of all their rows, which stays float32.
 
     Raises UnsupportedModelError naming the weight when it is too deep for exact int32 sums, and ValueError naming it when it is
     not finite.
@@ -95,7 +108,7 @@ def quantize_and_pack(
     codes = np.concatenate([codes for codes, _ in quantized])
     scale = np.concatenate([scale for _, scale in quantized])
     try:
-        return pack_weight(codes, scale, gated=gated)
+        return pack_weight(codes, scale, bias, gated=gated)
     except ValueError as error:
         raise UnsupportedModelError(f"weight {name} {list(codes.shape)} cannot be packed: {error}") from error
 

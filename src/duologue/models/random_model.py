@@ -48,7 +48,9 @@ def random_spec(
     tied_head: bool = False,
     softmax_scale: float | None = None,
     attention_softcap: float = 0.0,
+    rope_divisors: Sequence[float] = (),
     qk_norm: bool = False,
+    qkv_bias: bool = False,
     sinks: bool = False,
     post_norms: bool = False,
     mlp_kind: Mlp = Mlp.GATED_SILU,
@@ -77,7 +79,9 @@ def random_spec(
                 rope_factor=1.0 if apart else rope_factor,
                 softmax_scale=softmax_scale,
                 attention_softcap=attention_softcap,
+                rope_divisors=() if apart else tuple(rope_divisors),
                 qk_norm=qk_norm,
+                qkv_bias=qkv_bias,
                 sinks=sinks,
                 post_norms=post_norms,
                 mlp=mlp_kind,
@@ -106,7 +110,9 @@ def random_weights(spec: ModelSpec, seed: int) -> Weights:
     weights: Weights = {}
     for name, shape in weight_shapes(spec).items():
         values = generator.standard_normal(shape, dtype=np.float32)
-        if name.endswith(".sinks"):  # beside scores that spread over a unit
+        if name.endswith(
+            (".sinks", "_bias")
+        ):  # beside scores, queries, keys and values that spread over a unit
             weights[name] = values
         elif len(shape) == 1:  # norms, around 1
             weights[name] = np.float32(1.0) + np.float32(0.1) * values

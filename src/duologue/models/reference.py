@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duologue.models.checkpoint import Weights
-from duologue.models.rope import rope_kind, rope_kinds, rope_tables
+from duologue.models.rope import rope_kind, rope_kinds
 from duologue.models.spec import LayerSpec, Mlp, ModelSpec
 
 Floats = npt.NDArray[np.float32]
@@ -35,10 +35,7 @@ def reference_hidden(
     ids = np.asarray(token_ids, dtype=np.int64)
     if ids.ndim != 1 or ids.size == 0 or ids.min() < 0 or ids.max() >= spec.vocab_size:
         raise ValueError(f"token ids must be a non-empty list of ids below {spec.vocab_size}")
-    tables = {
-        (base, factor, dim): rope_tables(base, dim, len(ids), factor)
-        for base, factor, dim in rope_kinds(spec)
-    }
+    tables = {kind: kind.tables(len(ids)) for kind in rope_kinds(spec)}
     eps = spec.norm_eps
     x: Floats = weights["embedding"][ids] * np.float32(spec.embedding_scale)  # [n, hidden]
     x = x * weights.get("embedding_channels", np.float32(1.0))
@@ -47,10 +44,9 @@ def reference_hidden(
         own = _layer_weights(weights, i)
         turns = tables[rope_kind(layer)]
         h = rmsnorm(x, own["attention_norm"], eps)
-        q = _projected(h, own["q"], layer.heads, layer.qkv_clamp)
+        q = _projected(h, own, "q", layer)
         if layer.kv_owner is None:
-            k = _projected(h, own["k"], layer.kv_heads, layer.qkv_clamp)
-            v = _projected(h, own["v"], layer.kv_heads, layer.qkv_clamp)
+            k, v = (_projected(h, own, name, layer) for name in ("k", "v"))
             stored.append((rotate(rmsnorm(k, own["k_norm"], eps) if layer.qk_norm else k, *turns), v))
         else:
             stored.append(stored[layer.kv_owner])
@@ -151,6 +147,9 @@ def _layer_weights(weights: Weights, index: int) -> Weights:
     return {name.removeprefix(prefix): values for name, values in weights.items() if name.startswith(prefix)}
 
 
-def _projected(h: Floats, weight: Floats, heads: int, bound: float) -> Floats:
-    by_head: Floats = clamp(h @ weight.T, bound).reshape(len(h), heads, -1).swapaxes(0, 1)
+def _projected(h: Floats, weights: Weights, name: str, layer: LayerSpec) -> Floats:
+    out: Floats = h @ weights[name].T
+    if layer.qkv_bias:
+        out = out + weights[f"{name}_bias"]
+    by_head: Floats = clamp(out, layer.qkv_clamp).reshape(len(h), -1, layer.head_dim).swapaxes(0, 1)
     return by_head  # [n, heads * D] -> [heads, n, D]

@@ -49,6 +49,9 @@ def rotate_model(spec: ModelSpec, weights: Weights) -> Weights:
                 out[own + "v"] = as_float(np.stack([rotate_rows(head) for head in heads])).reshape(
                     out[own + "v"].shape
                 )
+                if layer.qkv_bias:  # a row vector of each head times the matrix, which is its own transpose
+                    bias = out[own + "v_bias"].reshape(layer.kv_heads, layer.head_dim)
+                    out[own + "v_bias"] = as_float(rotate(bias)).reshape(-1)
             output = out[own + "output"].reshape(spec.hidden_size, layer.heads, layer.head_dim)
             out[own + "output"] = as_float(rotate(output)).reshape(spec.hidden_size, -1)
     return out

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal, localcontext
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +25,27 @@ _SIN = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(9)]
 _COS = [(-1.0) ** n / math.factorial(2 * n) for n in range(10)]
 
 
-def rope_tables(base: float, head_dim: int, positions: int, factor: float = 1.0) -> tuple[Floats, Floats]:
-    """cos and sin, each [positions, head_dim / 2]: position p turns pair i by p / factor * base^(-2i / head_dim)."""
-    frequency = _frequencies(base, head_dim)  # [D/2]
+class RopeKind(NamedTuple):
+    """What a layer's tables are made from."""
+
+    base: float
+    factor: float
+    head_dim: int
+    divisors: tuple[float, ...] = ()
+
+    def tables(self, positions: int) -> tuple[Floats, Floats]:
+        """The tables of so many positions: see `rope_tables`."""
+        return rope_tables(self.base, self.head_dim, positions, self.factor, self.divisors)
+
+
+def rope_tables(
+    base: float, head_dim: int, positions: int, factor: float = 1.0, divisors: tuple[float, ...] = ()
+) -> tuple[Floats, Floats]:
+    """cos and sin, each [positions, head_dim / 2]: position p turns pair i by p / factor * base^(-2i / head_dim), divided by its
+    divisor where there are any."""
+    frequency = frequencies(base, head_dim)  # [D/2]
+    if divisors:
+        frequency = frequency / np.array(divisors, dtype=np.float64)
     cos = np.empty((positions, len(frequency)), dtype=np.float32)
     sin = np.empty_like(cos)
     for begin in range(0, positions, _ROWS):
@@ -36,22 +55,39 @@ def rope_tables(base: float, head_dim: int, positions: int, factor: float = 1.0)
     return cos, sin
 
 
-def rope_kind(layer: LayerSpec) -> tuple[float, float, int]:
-    """(base, factor, head_dim): what a layer's tables are made from."""
-    return layer.rope_base, layer.rope_factor, layer.head_dim
+def rope_kind(layer: LayerSpec) -> RopeKind:
+    """The kind of a layer."""
+    return RopeKind(layer.rope_base, layer.rope_factor, layer.head_dim, layer.rope_divisors)
 
 
-def rope_kinds(spec: ModelSpec) -> list[tuple[float, float, int]]:
+def rope_kinds(spec: ModelSpec) -> list[RopeKind]:
     """The distinct kinds of a model, in order of first use; layers share the tables of one kind."""
     return list(dict.fromkeys(map(rope_kind, spec.layers)))
 
 
-def _frequencies(base: float, head_dim: int) -> Doubles:
+def frequencies(base: float, head_dim: int) -> Doubles:
     """base^(-2i / head_dim), correctly rounded, [head_dim / 2]."""
     with localcontext() as context:
         context.prec = 40
         log = Decimal(base).ln()
         return np.array([float((log * -i / head_dim).exp()) for i in range(0, head_dim, 2)])
+
+
+def llama3_divisors(
+    base: float, head_dim: int, factor: float, low: float, high: float, trained_tokens: float
+) -> tuple[float, ...]:
+    """What Llama 3 divides the frequency of each pair by to go beyond the context that it was first trained with.
+
+    Pairs that turn more than `high` times in `trained_tokens` stay as they are, those that turn less than `low` times are
+    slowed down `factor` times, and in between the frequency is a mean of both, weighted by the number of turns.
+    """
+    turns = trained_tokens * frequencies(base, head_dim) / (2 * math.pi)
+    if high == low:
+        weight = np.where(turns < low, 0.0, 1.0)
+    else:
+        weight = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    divisors: list[float] = (1.0 / ((1.0 - weight) / factor + weight)).tolist()
+    return tuple(divisors)
 
 
 def _pi_parts() -> tuple[float, float, float]:

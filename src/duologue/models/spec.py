@@ -40,10 +40,12 @@ class LayerSpec:
 
     `window` 0 means global attention, otherwise how many latest positions a query sees, its own included.
     `kv_owner` is the index of the layer whose KV this one reads; None means its own. `rope_factor` divides positions (linear RoPE
-    scaling). `softmax_scale` None means head_dim ** -0.5. `attention_softcap` c > 0 bounds scores by c * tanh(score / c). `qk_norm`
-    puts an RMSNorm on every head of q and k before RoPE. `sinks` adds a learned logit per query head to the softmax's denominator.
-    `post_norms` puts an RMSNorm on what attention and MLP add to the residual stream. `qkv_clamp` and `mlp_clamp` c > 0 keep the
-    outputs of the projections before attention, and those before the MLP's activation, within [-c, c].
+    scaling), `rope_divisors`, one for each pair of channels or none at all, the pairs' frequencies (Llama 3's scaling).
+    `softmax_scale` None means head_dim ** -0.5. `attention_softcap` c > 0 bounds scores by c * tanh(score / c). `qkv_bias` adds a
+    vector to queries, keys and values as they are projected. `qk_norm` puts an RMSNorm on every head of q and k before RoPE.
+    `sinks` adds a learned logit per query head to the softmax's denominator. `post_norms` puts an RMSNorm on what attention and MLP
+    add to the residual stream. `qkv_clamp` and `mlp_clamp` c > 0 keep the outputs of the projections before attention, and those
+    before the MLP's activation, within [-c, c].
     Raises UnsupportedModelError naming the field that the executor cannot run.
     """
 
@@ -55,9 +57,11 @@ class LayerSpec:
     window: int = 0
     kv_owner: int | None = None
     rope_factor: float = 1.0
+    rope_divisors: tuple[float, ...] = ()
     softmax_scale: float | None = None
     attention_softcap: float = 0.0
     qk_norm: bool = False
+    qkv_bias: bool = False
     sinks: bool = False
     post_norms: bool = False
     mlp: Mlp = Mlp.GATED_SILU
@@ -83,6 +87,14 @@ class LayerSpec:
             value = getattr(self, name)
             if not (value >= 0 and math.isfinite(value)):
                 raise UnsupportedModelError(f"{name} {value} must not be negative")
+        divisors = tuple(map(float, self.rope_divisors))  # from JSON they come as a list
+        object.__setattr__(self, "rope_divisors", divisors)
+        if divisors and len(divisors) != self.head_dim // 2:
+            raise UnsupportedModelError(
+                f"rope_divisors has {len(divisors)} entries, not head_dim / 2 = {self.head_dim // 2}"
+            )
+        if not all(value > 0 and math.isfinite(value) for value in divisors):
+            raise UnsupportedModelError("rope_divisors must be positive")
         try:
             object.__setattr__(self, "mlp", Mlp(self.mlp))  # from JSON it comes as text
         except ValueError:
@@ -147,7 +159,7 @@ class ModelSpec:
             owner = self.layers[layer.kv_owner]
             if owner.kv_owner is not None:
                 raise UnsupportedModelError(f"layer {i}: kv_owner {layer.kv_owner} has no KV of its own")
-            for name in ("window", "kv_heads", "head_dim", "rope_base", "rope_factor"):
+            for name in ("window", "kv_heads", "head_dim", "rope_base", "rope_factor", "rope_divisors"):
                 mine, theirs = getattr(layer, name), getattr(owner, name)
                 if mine != theirs:
                     raise UnsupportedModelError(

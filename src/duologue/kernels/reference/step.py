@@ -29,14 +29,16 @@ from duologue.kernels.reference.rows import (
 
 @dataclass(frozen=True)
 class Linear:
-    """int8 codes [N, K] and one scale [N] for each output channel."""
+    """int8 codes [N, K], one scale and, if there is one, a bias [N] for each output channel."""
 
     codes: Codes
     scale: Floats
+    bias: Floats | None = None
 
     def __call__(self, a_codes: Codes, a_scale: Floats) -> Floats:
         acc = a_codes.astype(np.int32) @ self.codes.astype(np.int32).T  # [M, K] @ [K, N] -> [M, N]
-        return np.asarray((acc.astype(np.float32) * a_scale[:, None]) * self.scale[None, :])
+        out = (acc.astype(np.float32) * a_scale[:, None]) * self.scale[None, :]
+        return np.asarray(out if self.bias is None else out + self.bias)
 
     def split(self, groups: int) -> list[Linear]:
         """The maps of equal, neighbouring groups of inputs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from duologue.models.duologue_config import ARCHITECTURE, duologue_spec
-from duologue.models.families.family import LAYER_NAMES, Family
+from duologue.models.families.family import LAYER_NAMES, QK_NORM_NAMES, Family
 
 DUOLOGUE = Family(
     ARCHITECTURE,
@@ -13,8 +13,7 @@ DUOLOGUE = Family(
         "mlp_norm": "pre_feedforward_layernorm.weight",
         "attention_post_norm": "post_attention_layernorm.weight",
         "mlp_post_norm": "post_feedforward_layernorm.weight",
-        "q_norm": "self_attn.q_norm.weight",
-        "k_norm": "self_attn.k_norm.weight",
+        **QK_NORM_NAMES,
         "sinks": "self_attn.sinks",
     },
 )

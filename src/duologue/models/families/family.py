@@ -22,6 +22,7 @@ LAYER_NAMES: Mapping[str, str] = {
     "down": "mlp.down_proj.weight",
 }
 """Names that Llama began and most families share."""
+QK_NORM_NAMES: Mapping[str, str] = {"q_norm": "self_attn.q_norm.weight", "k_norm": "self_attn.k_norm.weight"}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ RoPE by kind of layer.
 
 from __future__ import annotations
 
-from duologue.models.families.family import LAYER_NAMES, Family
+from duologue.models.families.family import LAYER_NAMES, QK_NORM_NAMES, Family
 from duologue.models.hf_config import HfConfig, Rope
 from duologue.models.spec import LayerSpec, Mlp, ModelSpec
 
@@ -17,7 +17,6 @@ _GEMMA_NAMES = {
     "mlp_norm": "pre_feedforward_layernorm.weight",
     "mlp_post_norm": "post_feedforward_layernorm.weight",
 }
-_QK_NORM_NAMES = {"q_norm": "self_attn.q_norm.weight", "k_norm": "self_attn.k_norm.weight"}
 
 
 def gemma2_spec(config: HfConfig) -> ModelSpec:
@@ -27,7 +26,7 @@ def gemma2_spec(config: HfConfig) -> ModelSpec:
         config,
         "gemma2",
         local,
-        ropes=(config.rope(),) * 2,
+        ropes=(config.rope(config.count("head_dim", 256)),) * 2,
         attention_softcap=config.bound("attn_logit_softcapping", 50.0),
         logit_softcap=config.bound("final_logit_softcapping", 30.0),
         vocab_size=256_000,
@@ -91,6 +90,7 @@ def _spec(
                 mlp_size=config.integer("intermediate_size", 9216),
                 rope_base=rope.base,
                 rope_factor=rope.factor,
+                rope_divisors=rope.divisors,
                 window=window,
                 softmax_scale=config.positive("query_pre_attn_scalar", 256) ** -0.5,
                 attention_softcap=attention_softcap,
@@ -114,7 +114,7 @@ def _spec(
 
 GEMMA2 = Family("Gemma2ForCausalLM", gemma2_spec, _GEMMA_NAMES, norm_offset=1.0)
 GEMMA3_TEXT = Family(
-    "Gemma3ForCausalLM", gemma3_text_spec, {**_GEMMA_NAMES, **_QK_NORM_NAMES}, norm_offset=1.0
+    "Gemma3ForCausalLM", gemma3_text_spec, {**_GEMMA_NAMES, **QK_NORM_NAMES}, norm_offset=1.0
 )
 GEMMA3 = Family(
     "Gemma3ForConditionalGeneration",
