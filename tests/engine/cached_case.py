@@ -121,7 +121,7 @@ class CachedCase:
         self.cache = KvCache(geometry, copy_page=self.runner.copy_page, clock=self._clock)
         config = SchedulerConfig(max_batch_tokens, min(8, max_batch_tokens), max(1, max_batch_tokens // 3))
         self.finished: list[Request] = []
-        self.worker = Worker(self.runner, self.cache, config, (), self.finished.append)
+        self.worker = Worker(self.runner, self.cache, config, self.finished.append)
         self._step = self.runner.step
         self.runner.step = self._recording_step  # type: ignore[method-assign]
         self._rows: dict[int, list[tuple[int, Floats]]] = {}

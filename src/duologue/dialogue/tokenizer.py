@@ -145,6 +145,10 @@ class Tokenizer:
                 prefix = False
         return ids
 
+    def encode_inner(self, text: str) -> list[int]:
+        """Ids of text that goes on after other text: no special tokens and no space put before it."""
+        return self._encode_text(text, prefix=False)
+
     def _encode_text(self, text: str, *, prefix: bool) -> list[int]:
         surrogate = _SURROGATE.search(text)
         if surrogate:

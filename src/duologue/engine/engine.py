@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import functools
 import hashlib
 import logging
-import queue
 import secrets
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +21,13 @@ from duologue.cache.geometry import KvGeometry
 from duologue.cache.kv_cache import CacheLookup, ForgetResult, KvCache
 from duologue.cache.scope import DEFAULT_SCOPE, CacheScope
 from duologue.dialogue.detokenizer import Detokenizer
+from duologue.dialogue.grammar import Grammar
 from duologue.dialogue.stop import StopMatcher
 from duologue.dialogue.template import ChatTemplate
 from duologue.dialogue.tokenizer import Tokenizer
-from duologue.engine.events import Completion, EngineStats, TokenEvent
+from duologue.engine.events import EngineStats, TokenEvent
+from duologue.engine.generation import Generation
+from duologue.engine.grammars import Grammars
 from duologue.engine.load import load_for_engine
 from duologue.engine.request import NO_MARKS, PromptMarks, Request
 from duologue.engine.runner import Runner
@@ -42,11 +42,10 @@ from duologue.models.load import PackedModel
 DEFAULT_KV_MEMORY_BYTES = 1 << 30
 NUMERICS_VERSION = 2
 """Raise it when equal tokens and weights come to give other KV."""
-Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 _log = logging.getLogger(__name__)
 
 
-class Engine:
+class Engine(Generation):
     """Loads one model and serves many requests at once.
 
     `submit`, `abort`, `stats` and `drain` may be called from any thread. Use as a context manager, or call `close`.
@@ -86,6 +85,7 @@ class Engine:
         self.kv_limits_context = self.context_tokens < limit
         self.tokenizer = Tokenizer.from_bytes(model.tokenizer)
         self.template = ChatTemplate.for_tokenizer(model.chat_template, self.tokenizer)
+        self._grammars = Grammars(self.tokenizer, model.spec.vocab_size)
         self._weight_bytes = model.weight_bytes
         self._runner = Runner(
             native,
@@ -96,7 +96,7 @@ class Engine:
             isa=isa,
         )
         self.cache = KvCache(geometry, space=_kv_space(model), copy_page=self._runner.copy_page)
-        self._worker = Worker(self._runner, self.cache, config, self.tokenizer.eos_ids, self._note_finished)
+        self._worker = Worker(self._runner, self.cache, config, self._note_finished)
         self._scheduler = self._worker.scheduler
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # new requests, aborts, stop; and requests finishing
@@ -149,26 +149,12 @@ class Engine:
     ) -> None:
         self.close()
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a chat, up to where the reply begins. Raises TemplateError or InvalidRequestError."""
-        return self.template.encode_chat(self.tokenizer, messages)
+    def compile_grammar(self, grammar: Grammar, *, param: str | None = None) -> None:
+        """Compile a grammar and keep it, so that `submit` finds it ready. From any thread; may take a second.
 
-    def chat_params(self, params: SamplingParams) -> SamplingParams:
-        """`params` for the reply in a chat: it also ends where the template says so, unless ends are to be ignored."""
-        if not self.template.stops or params.ignore_eos:
-            return params
-        return dataclasses.replace(params, stop=(*params.stop, *self.template.stops))
-
-    def _params_of(self, prompt: Prompt, params: SamplingParams) -> SamplingParams:
-        return self.chat_params(params) if _is_chat(prompt) else params
-
-    def encode_prompt(self, prompt: Prompt) -> list[int]:
-        """Token ids of a text, a chat, or ids as they are."""
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt, add_bos=self.tokenizer.adds_bos)
-        if _is_chat(prompt):
-            return self.encode_chat(cast(Sequence[Mapping[str, Any]], prompt))
-        return [int(token) for token in cast(Sequence[int], prompt)]
+        Raises InvalidRequestError naming `param` for one that is wrong, unsupported or beyond the limits.
+        """
+        self._grammars.start(grammar, param=param)
 
     def submit(
         self,
@@ -183,10 +169,10 @@ class Engine:
         """Queue a request. `on_event` is called on the engine's thread and must neither block nor raise.
 
         `scope` says with whom its KV may be shared and how it can be forgotten, `marks` what is known of the prompt's turns.
-        Choices of one prompt and seed differ in their noise.
+        Choices of one prompt and seed differ in their noise. A grammar is compiled here unless `compile_grammar` has done so.
 
-        Raises InvalidRequestError when the prompt is empty, holds unknown ids or leaves no room for a reply, and
-        EngineStoppedError after `close` or a failure.
+        Raises InvalidRequestError when the prompt is empty, holds unknown ids or leaves no room for a reply, for parameters that
+        name unknown ids and for a grammar that cannot be used; EngineStoppedError after `close` or a failure.
         """
         if not len(prompt_ids):
             raise InvalidRequestError("the prompt is empty", param="messages", code="empty_prompt")
@@ -209,6 +195,7 @@ class Engine:
         params.require_vocabulary(self.spec.vocab_size)
         room = self.context_tokens - len(prompt_ids)
         reply_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        eos_ids = frozenset() if params.ignore_eos and params.grammar is None else self.tokenizer.eos_ids
         request = Request(
             0,
             ids,
@@ -221,6 +208,8 @@ class Engine:
             choice=choice,
             scope=scope,
             marks=marks,
+            end_ids=eos_ids.union(params.stop_token_ids),
+            grammar=self._grammars.start(params.grammar, param="grammar") if params.grammar else None,
         )
         with self._lock:
             self.require_running()
@@ -238,71 +227,6 @@ class Engine:
         with self._lock:
             request.abort_requested = True
             self._changed.notify_all()
-
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[TokenEvent]:
-        """Events of one request as they come. Leaving the iterator early aborts the request."""
-        events: queue.SimpleQueue[TokenEvent] = queue.SimpleQueue()
-        params = self._params_of(prompt, params or SamplingParams())
-        request = self.submit(self.encode_prompt(prompt), params, events.put)
-        try:
-            while True:
-                event = events.get()
-                if event.finish_reason == "error":
-                    raise EngineStoppedError(event.error or "the engine failed")
-                yield event
-                if event.finish_reason is not None:
-                    return
-        finally:
-            self.abort(request)
-
-    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
-        """One whole reply."""
-        return self.generate_batch([prompt], params)[0]
-
-    def generate_choices(
-        self, prompt: Prompt, n: int, params: SamplingParams | None = None
-    ) -> list[Completion]:
-        """`n` replies to one prompt, which is computed once. With temperature 0 they are equal."""
-        ids = self.encode_prompt(prompt)
-        params = self._params_of(prompt, params or SamplingParams())
-        if params.seed is None:
-            params = dataclasses.replace(params, seed=secrets.randbits(64))
-        return self._run_all([ids] * n, [params] * n, choices=range(n))
-
-    def generate_batch(
-        self, prompts: Sequence[Prompt], params: SamplingParams | None = None
-    ) -> list[Completion]:
-        """Whole replies to several prompts, computed together. Raises as `submit`; then nothing of the batch runs on."""
-        return self._run_all(
-            [self.encode_prompt(prompt) for prompt in prompts],
-            [self._params_of(prompt, params or SamplingParams()) for prompt in prompts],
-            choices=[0] * len(prompts),
-        )
-
-    def _run_all(
-        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], choices: Sequence[int]
-    ) -> list[Completion]:
-        done: queue.SimpleQueue[int] = queue.SimpleQueue()
-        logs: list[list[TokenEvent]] = [[] for _ in prompts]
-
-        def collect(index: int) -> Callable[[TokenEvent], None]:
-            def on_event(event: TokenEvent) -> None:
-                logs[index].append(event)
-                if event.finish_reason is not None:
-                    done.put(index)
-
-            return on_event
-
-        requests: list[Request] = []
-        try:
-            for index, (ids, own, choice) in enumerate(zip(prompts, params, choices, strict=True)):
-                requests.append(self.submit(ids, own, collect(index), choice=choice))
-            for _ in requests:
-                done.get()
-        finally:
-            for request in requests:
-                self.abort(request)
-        return [_completion(log) for log in logs]
 
     def cache_lookup(
         self, prompt_ids: Sequence[int] | npt.NDArray[np.int32], scope: CacheScope = DEFAULT_SCOPE
@@ -458,23 +382,3 @@ def _kv_space(model: PackedModel) -> bytes:
             digest.update(name.encode())
             digest.update(model.arrays[name].tobytes())
     return digest.digest()
-
-
-def _is_chat(prompt: Prompt) -> bool:
-    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
-
-
-def _completion(events: Sequence[TokenEvent]) -> Completion:
-    last = events[-1]
-    if last.finish_reason == "error":
-        raise EngineStoppedError(last.error or "the engine failed")
-    assert last.finish_reason is not None
-    return Completion(
-        text="".join(event.text for event in events),
-        token_ids=tuple(token for event in events for token in event.token_ids),
-        finish_reason=last.finish_reason,
-        prompt_tokens=last.prompt_tokens,
-        cached_tokens=last.cached_tokens,
-        completion_tokens=last.completion_tokens,
-        logprobs=tuple(logprob for event in events for logprob in event.logprobs),
-    )

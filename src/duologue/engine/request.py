@@ -16,6 +16,7 @@ from duologue.cache.scope import DEFAULT_SCOPE, CacheScope
 from duologue.dialogue.detokenizer import Detokenizer
 from duologue.dialogue.stop import StopMatcher
 from duologue.engine.events import TokenEvent
+from duologue.engine.grammars import ReplyGrammar
 from duologue.engine.sampling_params import SamplingParams
 
 
@@ -84,6 +85,8 @@ class Request:
         choice: int = 0,
         scope: CacheScope = DEFAULT_SCOPE,
         marks: PromptMarks = NO_MARKS,
+        end_ids: frozenset[int] = frozenset(),
+        grammar: ReplyGrammar | None = None,
     ) -> None:
         self.number = number
         self.params = params
@@ -91,6 +94,8 @@ class Request:
         self.choice = choice
         self.scope = scope
         self.marks = marks
+        self.end_ids = end_ids  # tokens that end the reply and are not shown
+        self.grammar = grammar
         self.max_total_tokens = max_total_tokens
         self.on_event = on_event
         self.detokenizer = detokenizer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import struct
 import time
 from collections.abc import Sequence
 
@@ -12,13 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from duologue.cache.kv_cache import GLOBAL, LOCAL
-from duologue.engine.request import Request
+from duologue.engine.sampling_batch import SamplingBatch
 from duologue.engine.scheduler import Chunk
 from duologue.errors import CapacityError, InvalidRequestError
 from duologue.kernels import PAGE_TOKENS, _native, isa_name
-
-_SAMPLING_ROW = struct.Struct("<ffiIQQ")
-"""temperature, top_p, top_k, choice, seed, position: mirrors SamplingRow in csrc/runtime/sampler.h."""
 
 _MAX_THREADS = 1024
 _ADDRESS_BYTES = 1 << 47
@@ -95,6 +91,7 @@ class Runner:
         self._logits: npt.NDArray[np.float32] = np.empty((1, vocab_size), dtype=np.float32)
         self._check_finite = debug_checks_enabled()
         self.forward_s_total = 0.0
+        self.sampling = SamplingBatch((), vocab_size)  # of the last step that sampled
 
     def _pool(self, kind: int, pages: int, page_bytes: int) -> npt.NDArray[np.uint8]:
         return self._kv_memory[kind].array()[: pages * page_bytes].reshape(pages, page_bytes)
@@ -144,8 +141,10 @@ class Runner:
         if len(logit_tokens) > len(self._logits):
             self._logits = np.empty((len(logit_tokens), self._vocab_size), dtype=np.float32)
         logits = self._logits[: len(logit_tokens)]
-        sampled = np.empty(len(logit_tokens), dtype=np.int32)
-        rows = None if every_logit else _sampling_rows([chunk.request for chunk in chunks if chunk.samples])
+        sampling = None
+        if not every_logit:
+            rows = [(chunk.request, ()) for chunk in chunks if chunk.samples]
+            sampling = self.sampling = SamplingBatch(rows, self._vocab_size)
         started = time.perf_counter()
         self._executor.step(
             tokens,
@@ -157,24 +156,9 @@ class Runner:
             self.kv_pools[LOCAL],
             logit_tokens,
             logits,
-            rows,
-            sampled,
+            sampling.arrays if sampling is not None else None,
+            sampling.sampled if sampling is not None else None,
             self._check_finite,
         )
         self.forward_s_total += time.perf_counter() - started
-        return sampled, logits
-
-
-def _sampling_rows(requests: Sequence[Request]) -> npt.NDArray[np.uint8]:
-    rows = [
-        _SAMPLING_ROW.pack(
-            request.params.temperature,
-            request.params.top_p,
-            request.params.top_k,
-            request.choice,
-            request.seed,
-            request.total_tokens,
-        )
-        for request in requests
-    ]
-    return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), _SAMPLING_ROW.size)
+        return sampling.sampled if sampling is not None else np.empty(0, dtype=np.int32), logits

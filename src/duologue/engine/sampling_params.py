@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from duologue.dialogue.grammar import Grammar
 from duologue.errors import InvalidRequestError
@@ -99,6 +103,28 @@ class SamplingParams:
             "min_tokens",
             f"must be at least 0 and at most max_tokens, not {self.min_tokens}",
         )
+
+    @cached_property
+    def penalizes(self) -> bool:
+        """Whether what was said before matters."""
+        return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether only temperature, the filters and noise choose the token, and it alone is asked for."""
+        return not (
+            self.penalizes
+            or self.logit_bias
+            or self.min_tokens
+            or self.grammar is not None
+            or self.logprobs is not None
+        )
+
+    @cached_property
+    def bias_arrays(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Ids and values of `logit_bias`, each [biases]."""
+        ids = np.array([token for token, _ in self.logit_bias], dtype=np.int32)
+        return ids, np.array([bias for _, bias in self.logit_bias], dtype=np.float32)
 
     def _require_ids(self) -> None:
         _require(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from duologue.cache.kv_cache import KvCache
 from duologue.cache.miss import MissCause, cause_of
-from duologue.engine.events import FinishReason, TokenEvent
+from duologue.engine.events import FinishReason, TokenEvent, TokenLogprob
 from duologue.engine.request import Request
 from duologue.engine.runner import Runner
 from duologue.engine.scheduler import Scheduler, SchedulerConfig
@@ -24,13 +24,11 @@ class Worker:
         runner: Runner,
         cache: KvCache,
         config: SchedulerConfig,
-        eos_ids: Iterable[int],
         on_finished: Callable[[Request], None],
     ) -> None:
         self.runner = runner
         self.cache = cache
         self.scheduler = Scheduler(config, cache)
-        self._eos_ids = frozenset(eos_ids)
         self._on_finished = on_finished
         self.aborted_total = 0
         self.computed_tokens_total = 0
@@ -57,7 +55,7 @@ class Worker:
             self.computed_tokens_total += chunk.count
             self.scheduler.computed(chunk)
             if chunk.samples:
-                self._accept(chunk.request, int(sampled[row]))
+                self._accept(chunk.request, int(sampled[row]), self.runner.sampling.logprob(row))
                 row += 1
         self.step_s_total += time.perf_counter() - started
 
@@ -70,6 +68,7 @@ class Worker:
         *,
         flush: bool = True,
         error: str | None = None,
+        logprob: TokenLogprob | None = None,
     ) -> None:
         """End a request. What it computed stays in the cache, unless it ended by an error."""
         if flush:
@@ -86,7 +85,7 @@ class Worker:
                 text += tail
         self.scheduler.finish(request, keep=error is None)
         try:
-            _emit(request, text, token_ids, reason, error)
+            _emit(request, text, token_ids, reason, error, logprob)
         finally:
             self._on_finished(request)
 
@@ -99,28 +98,44 @@ class Worker:
             self.miss_tokens_total[cause] += request.prompt_tokens - request.cached_tokens
         self.scheduler.admitted.clear()
 
-    def _accept(self, request: Request, token: int) -> None:
+    def _accept(self, request: Request, token: int, logprob: TokenLogprob | None) -> None:
         """Add a sampled token to a request and say so."""
+        grammar = request.grammar
+        problem = grammar.accept(token) if grammar else None
+        if problem is not None:
+            self.finish(request, "error", flush=False, error=problem)
+            return
         request.append(token)
         self.completion_tokens_total += 1
-        params = request.params
-        if token in self._eos_ids and not params.ignore_eos:
-            self.finish(request, "stop", (token,))
+        if token in request.end_ids:
+            self.finish(request, "stop", (token,), logprob=logprob)
             return
         text = request.detokenizer.push(token) if request.detokenizer else ""
-        if request.stop_matcher is not None and text:
+        # Below `min_tokens` text passes the matcher by: a stop string is looked for in what comes after.
+        if (
+            request.stop_matcher is not None
+            and text
+            and request.completion_tokens >= request.params.min_tokens
+        ):
             text, matched = request.stop_matcher.push(text)
             if matched is not None:
-                self.finish(request, "stop", (token,), text, flush=False)
+                self.finish(request, "stop", (token,), text, flush=False, logprob=logprob)
                 return
         if request.total_tokens >= request.max_total_tokens:
-            self.finish(request, "length", (token,), text)
-            return
-        _emit(request, text, (token,), None, None)
+            self.finish(request, "length", (token,), text, logprob=logprob)
+        elif grammar and grammar.ends_reply:
+            self.finish(request, "stop", (token,), text, logprob=logprob)
+        else:
+            _emit(request, text, (token,), None, None, logprob)
 
 
 def _emit(
-    request: Request, text: str, token_ids: tuple[int, ...], reason: FinishReason | None, error: str | None
+    request: Request,
+    text: str,
+    token_ids: tuple[int, ...],
+    reason: FinishReason | None,
+    error: str | None,
+    logprob: TokenLogprob | None,
 ) -> None:
     request.on_event(
         TokenEvent(
@@ -131,5 +146,6 @@ def _emit(
             cached_tokens=request.cached_tokens or 0,
             completion_tokens=request.completion_tokens,
             error=error,
+            logprobs=() if logprob is None else (logprob,),
         )
     )

@@ -27,6 +27,7 @@ void register_rows(nb::module_& m);
 void register_gemm(nb::module_& m);
 void register_attention(nb::module_& m);
 void register_bench(nb::module_& m);
+void register_sampling(nb::module_& m);
 void register_executor(nb::module_& m);
 void register_prefix_cache(nb::module_& m);
 void register_spm(nb::module_& m);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bindings/arrays.h"
+#include "bindings/sampling.h"
 #include "bindings/weights.h"
 #include "runtime/executor.h"
 #include "runtime/memory.h"
@@ -53,7 +54,7 @@ public:
 
     void step(Ints tokens, Ints starts, Ints first_position, Array<const int32_t, 2> global_pages, Array<const int32_t, 2> local_pages,
               std::optional<Array<uint8_t, 2>> global_pool, std::optional<Array<uint8_t, 2>> local_pool, Ints logit_tokens, Array<float, 2> logits,
-              std::optional<Array<const uint8_t, 2>> sampling, std::optional<Array<int32_t, 1>> sampled, bool check_finite) {
+              const std::optional<SamplingArrays>& sampling, std::optional<Array<int32_t, 1>> sampled, bool check_finite) {
         const ModelSpec& spec = model_.spec;
         StepBatch batch{};
         const auto sequences = int64_t(first_position.shape(0));
@@ -79,10 +80,9 @@ public:
         require(int64_t(logits.shape(0)) >= batch.logit_count && int64_t(logits.shape(1)) == spec.vocab, "step: logits must be [logit tokens, vocabulary]");
         batch.logits = logits.data();
         if (sampling.has_value()) {
-            require(int64_t(sampling->shape(0)) == batch.logit_count && sampling->shape(1) == sizeof(SamplingRow) && sampled.has_value() &&
-                        int64_t(sampled->shape(0)) == batch.logit_count,
-                    "step: sampling and sampled must have one row for each logit token");
-            batch.sampling = reinterpret_cast<const SamplingRow*>(sampling->data());
+            require(sampled.has_value() && int64_t(sampled->shape(0)) == batch.logit_count, "step: sampled must have one entry for each logit token");
+            batch.inputs = sampling->checked(batch.logit_count, spec.vocab);
+            batch.sampling = sampling->rows();
             batch.sampled = sampled->data();
         }
         nb::gil_scoped_release release;
@@ -203,13 +203,6 @@ void register_executor(nb::module_& m) {
              nb::arg("sampled").none(), nb::arg("check_finite"))
         .def_prop_ro("threads", &PyExecutor::threads)
         .def_prop_ro("workspace_bytes", &PyExecutor::workspace_bytes);
-
-    m.def("sample_row",
-          [](Floats logits, float temperature, float top_p, int top_k, uint64_t seed, uint32_t choice, uint64_t position, const std::string& isa) {
-              Sampler sampler;
-              return sampler.sample(kernels_named(isa), logits.data(), int64_t(logits.shape(0)), {temperature, top_p, top_k, choice, seed, position});
-          },
-          nb::arg("logits"), nb::arg("temperature"), nb::arg("top_p"), nb::arg("top_k"), nb::arg("seed"), nb::arg("choice"), nb::arg("position"), nb::arg("isa") = "");
 }
 
 }  // namespace duologue

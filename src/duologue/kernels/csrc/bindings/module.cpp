@@ -11,6 +11,7 @@ NB_MODULE(_native, m) {
     duologue::register_gemm(m);
     duologue::register_attention(m);
     duologue::register_bench(m);
+    duologue::register_sampling(m);
     duologue::register_executor(m);
     duologue::register_prefix_cache(m);
     duologue::register_spm(m);

@@ -310,8 +310,9 @@ void Executor::forward(const StepBatch& batch, int thread) {
     gemm_phase(normed(spec_.final_norm, spec_.norm_eps, spec_.layers.size(), "the input of head"), rows, spec_.head,
                spec_.logit_softcap > 0.0f ? Epilogue::kSoftcap : Epilogue::kStore, batch.logits, spec_.vocab, thread, head, spec_.logit_softcap);
     if (batch.sampling == nullptr) return;
+    Sampler& sampler = scratch_[static_cast<size_t>(thread)].sampler;
     for (int64_t r; (r = sampled.next.fetch_add(1, std::memory_order_relaxed)) < rows;)
-        batch.sampled[r] = scratch_[static_cast<size_t>(thread)].sampler.sample(kernels_, batch.logits + r * spec_.vocab, spec_.vocab, batch.sampling[r]);
+        batch.sampled[r] = sampler.sample(kernels_, batch.logits + r * spec_.vocab, spec_.vocab, batch.sampling[r], batch.inputs, r);
 }
 
 }  // namespace duologue

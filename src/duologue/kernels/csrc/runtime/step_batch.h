@@ -21,6 +21,7 @@ struct StepBatch {
     int32_t logit_count;
     float* logits;                  // [logit_count, vocab]
     const SamplingRow* sampling;    // [logit_count] or null: no sampling
+    SamplingInputs inputs;          // what `sampling` points into
     int32_t* sampled;               // [logit_count]
 
     int32_t token_count() const { return starts[sequences]; }

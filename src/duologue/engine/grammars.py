@@ -1,0 +1,190 @@
+"""Structured output: grammars compiled by llguidance for one tokenizer, and where each reply stands in its own.
+
+A token is allowed when its bytes keep the reply a beginning of something that the grammar takes. Control tokens never are, end
+tokens where the grammar may end. llguidance walks the vocabulary as a tree of bytes, so a step costs some tens of microseconds.
+
+Grammars come from clients: what one may cost is bounded by `_limits`. Whoever passes them while the grammar is compiled gets an
+InvalidRequestError; a reply that passes them on the way ends with an error, and others are not touched.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from duologue.dialogue.grammar import Grammar
+from duologue.dialogue.tokenizer import Tokenizer
+from duologue.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+KEPT_GRAMMARS = 32
+"""Compiled ones that are kept, the last used: a hostile one may take `_MAX_LEXER_STATES` of about 1.5 kB each."""
+
+_MAX_LEXER_STATES = 20_000
+_MESSAGE_CHARS = 500
+# A small model may choose white space for ever where any amount of it is allowed.
+_WHITE_SPACE = r"[ \t\r\n]{1,32}"
+
+
+def _limits() -> LLParserLimits:
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+
+
+class ReplyGrammar:
+    """Where one reply stands in its grammar. For one thread at a time."""
+
+    def __init__(self, matcher: LLMatcher, *, has_end_token: bool = True) -> None:
+        self._matcher = matcher
+        self._has_end_token = has_end_token
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing may follow but an end token."""
+        return self._matcher.is_stopped()
+
+    @property
+    def ends_reply(self) -> bool:
+        """Whether the reply is over although the model has no token to say so."""
+        return not self._has_end_token and self.has_ended
+
+    def fill(self, mask: npt.NDArray[np.uint32], drafted: Sequence[int] = ()) -> None:
+        """Set the bits [mask_words(vocab)] of the tokens that may follow the reply and `drafted`.
+
+        None are set when nothing may follow; what is sampled then is refused by `accept`.
+        """
+        matcher = self._matcher
+        taken = matcher.try_consume_tokens(list(drafted)) if drafted else 0
+        if taken < len(drafted) or matcher.is_error():
+            mask.fill(0)
+        else:
+            matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if taken:
+            matcher.rollback(taken)
+
+    def allowed(self, drafted: Sequence[int]) -> int:
+        """How many of these tokens, from the first, may follow the reply."""
+        return self._matcher.validate_tokens(list(drafted))
+
+    def accept(self, token: int) -> str | None:
+        """Go on by a token. Returns why that cannot be: it passes a limit, or no token of the vocabulary could follow."""
+        if self._matcher.consume_token(token):
+            return None
+        return (
+            f"the grammar cannot be followed any further ({_short(self._matcher.get_error())}); simplify it"
+        )
+
+
+class Grammars:
+    """Compiles grammars for a tokenizer and keeps the last used. From any thread."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._native: LLTokenizer | None = None
+        self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+        self._tokenizer_lock = threading.Lock()
+
+    def start(self, grammar: Grammar, *, param: str | None = None) -> ReplyGrammar:
+        """The beginning of a reply, compiled if need be: some milliseconds, the first grammar of all up to a second.
+
+        Raises InvalidRequestError naming `param` for a grammar that is wrong, unsupported or beyond the limits.
+        """
+        with self._lock:
+            compiled = self._compiled.get(grammar)
+            if compiled is not None:
+                self._compiled.move_to_end(grammar)
+                return self._begin(compiled)
+        compiled = self._compile(grammar, param)
+        with self._lock:
+            self._compiled[grammar] = compiled
+            while len(self._compiled) > KEPT_GRAMMARS:
+                self._compiled.popitem(last=False)
+            return self._begin(compiled)
+
+    def _begin(self, compiled: LLMatcher) -> ReplyGrammar:
+        return ReplyGrammar(compiled.deep_copy(), has_end_token=bool(self._tokenizer.eos_ids))
+
+    def _compile(self, grammar: Grammar, param: str | None) -> LLMatcher:
+        from llguidance import LLMatcher
+
+        try:
+            source = _source(grammar)
+        except (ValueError, RecursionError) as error:
+            raise _refusal(grammar, str(error), param) from None
+        matcher = LLMatcher(self._llguidance_tokenizer(), source, log_level=0, limits=_limits())
+        if matcher.is_error():
+            raise _refusal(grammar, matcher.get_error(), param)
+        return matcher
+
+    def _llguidance_tokenizer(self) -> LLTokenizer:
+        with self._tokenizer_lock:
+            if self._native is None:
+                from llguidance import LLTokenizer, TokenizerWrapper
+
+                vocabulary = _ByteVocabulary(self._tokenizer, self._vocab_size)
+                self._native = LLTokenizer(
+                    TokenizerWrapper(vocabulary),
+                    n_vocab=len(vocabulary.tokens),
+                    eos_token=sorted(self._tokenizer.eos_ids) or vocabulary.eos_token_id,
+                )
+            return self._native
+
+
+class _ByteVocabulary:
+    """A tokenizer as llguidance wants it."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self.tokens = [tokenizer.token_bytes(token) for token in range(vocab_size)]
+        self.special_token_ids = sorted(tokenizer.special_tokens.values())
+        self.bos_token_id = tokenizer.bos_id
+        eos_ids = sorted(tokenizer.eos_ids)
+        if not eos_ids:  # one past the model's, which masks it away: the reply ends when the grammar does
+            self.tokens.append(b"<end>")
+            self.special_token_ids.append(vocab_size)
+        self.eos_token_id = eos_ids[0] if eos_ids else vocab_size
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        if isinstance(text, bytes):
+            raise TypeError("text, not bytes")  # how llguidance learns what this takes
+        return self._tokenizer.encode_inner(text)
+
+
+def _source(grammar: Grammar) -> str:
+    """In llguidance's own terms. Raises ValueError for text that is not JSON where it must be."""
+    from llguidance import LLMatcher
+
+    if grammar.kind == "regex":
+        return LLMatcher.grammar_from_regex(grammar.text)
+    if grammar.kind == "lark":
+        return LLMatcher.grammar_from_lark(grammar.text)
+    schema = {"type": "object"} if grammar.kind == "json_object" else json.loads(grammar.text)
+    if not isinstance(schema, dict | bool):
+        raise ValueError("a schema is a JSON object")
+    return LLMatcher.grammar_from_json_schema(
+        json.dumps(schema), overrides={"whitespace_pattern": _WHITE_SPACE}
+    )
+
+
+def _refusal(grammar: Grammar, why: str, param: str | None) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"the {grammar.kind.replace('_', ' ')} cannot be used: {_short(why)}; correct or simplify it",
+        param=param,
+        code="invalid_grammar",
+    )
+
+
+def _short(message: str) -> str:
+    first = message.strip().split("\n\n")[0].rstrip(".")
+    return first if len(first) <= _MESSAGE_CHARS else first[:_MESSAGE_CHARS] + "..."
