@@ -122,7 +122,8 @@ def parse_chat_request(body: bytes) -> ChatCompletionRequest:
     limits = (request.max_tokens, request.max_completion_tokens)
     if None not in limits and limits[0] != limits[1]:
         raise contradiction(
-            "max_tokens", "'max_tokens' and 'max_completion_tokens' differ; send only 'max_completion_tokens'."
+            "max_tokens",
+            "'max_tokens' and 'max_completion_tokens' differ; send only 'max_completion_tokens'.",
         )
     refuse_contradictions(request, limits[0] or limits[1])
     for name in ("truncation_step", "truncation_reserve"):
@@ -143,7 +144,8 @@ def _refuse_contradicting_tools(request: ChatCompletionRequest) -> None:
         raise contradiction("tool_choice", "'tool_choice' asks for a call, but there are no 'tools'.")
     if choice.mode == "named" and choice.name not in names:
         raise contradiction(
-            "tool_choice", f"'tool_choice' names '{(choice.name or '')[:80]}', which is not among the 'tools'."
+            "tool_choice",
+            f"'tool_choice' names '{(choice.name or '')[:80]}', which is not among the 'tools'.",
         )
     structured = request.response_format is not None and request.response_format.type != "text"
     if structured and request.structured_outputs is not None:
@@ -151,4 +153,6 @@ def _refuse_contradicting_tools(request: ChatCompletionRequest) -> None:
     if choice.is_forced and (structured or request.structured_outputs is not None):
         raise contradiction("tool_choice", f"'tool_choice' contradicts '{request.structure_param}'.")
     if choice.mode != "none" and request.continue_final_message:
-        raise contradiction("continue_final_message", "'continue_final_message' is not possible with 'tools'.")
+        raise contradiction(
+            "continue_final_message", "'continue_final_message' is not possible with 'tools'."
+        )

@@ -61,7 +61,8 @@ class StructuredOutputs(BaseModel):
     json_object: bool | None = None
     regex: Annotated[str, Field(min_length=1)] | None = None
     choice: (
-        Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MAX_CHOICES)] | None
+        Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MAX_CHOICES)]
+        | None
     ) = None
     grammar: Annotated[str, Field(min_length=1)] | None = None
 

@@ -31,7 +31,12 @@ _IDS_SCHEMA = {
 _PROMPT_SCHEMA = {
     "anyOf": [
         {"type": "string", "minLength": 1},
-        {"type": "array", "minItems": 1, "maxItems": MAX_CHOICES, "items": {"type": "string", "minLength": 1}},
+        {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MAX_CHOICES,
+            "items": {"type": "string", "minLength": 1},
+        },
         _IDS_SCHEMA,
         {"type": "array", "minItems": 1, "maxItems": MAX_CHOICES, "items": _IDS_SCHEMA},
     ]
@@ -59,11 +64,14 @@ def _prompts(value: Any) -> tuple[TextPrompt, ...]:
     for prompt in prompts:
         if isinstance(prompt, str) and prompt and isinstance(prompts[0], str):
             made.append(prompt)
-        elif isinstance(prompt, list) and prompt and all(map(_is_id, prompt)) and isinstance(prompts[0], list):
+        elif (
+            isinstance(prompt, list) and prompt and all(map(_is_id, prompt)) and isinstance(prompts[0], list)
+        ):
             made.append(tuple(prompt))
         else:
             raise PydanticCustomError(
-                "invalid_type", "it must be a text, a list of texts, of token ids, or of such lists, none empty"
+                "invalid_type",
+                "it must be a text, a list of texts, of token ids, or of such lists, none empty",
             )
     return tuple(made)
 
@@ -93,9 +101,7 @@ def parse_text_request(body: bytes) -> TextCompletionRequest:
     """Checks a request body. Raises `InvalidRequestError` that names the first wrong field (`param`)."""
     fields = json_object(body)
     best_of = fields.pop("best_of", None)
-    request = checked(
-        TextCompletionRequest, with_structured_outputs(implemented_fields(fields, TEXT_FIELDS))
-    )
+    request = checked(TextCompletionRequest, with_structured_outputs(implemented_fields(fields, TEXT_FIELDS)))
     if best_of is not None and (type(best_of) is not int or best_of != request.n):
         raise InvalidRequestError(
             "Unsupported parameter: 'best_of' is only supported when it equals 'n'; leave it out.",

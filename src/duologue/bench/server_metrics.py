@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from duologue.bench.dialogue_http import BenchError, Client
+
+# With or without labels: a server may have several models, of which the first counts.
+_SAMPLE = re.compile(r"duologue_(kv_\w+|cache_pages\w*)(?:\{.*\})? (\S+)\Z")
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,9 @@ def parse_kv(exposition: str) -> KvReading | None:
     """The same from Prometheus' text."""
     values: dict[str, float] = {}
     for line in exposition.splitlines():
-        name, _, value = line.partition(" ")
-        if name.startswith(("duologue_kv_", "duologue_cache_pages")):
-            values[name.removeprefix("duologue_")] = float(value)
+        sample = _SAMPLE.match(line)
+        if sample is not None:
+            values.setdefault(sample[1], float(sample[2]))
     try:
         pages = int(values["kv_pages"])
         return KvReading(

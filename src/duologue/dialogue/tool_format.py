@@ -47,7 +47,9 @@ class ToolFormat:
         chosen = [tool["function"] for tool in tools if name in (None, tool["function"]["name"])]
         rules = [f"call{i}: %json {json.dumps(self._schema(function))}" for i, function in enumerate(chosen)]
         body = f"({' | '.join(f'call{i}' for i in range(len(chosen)))})"
-        call = " ".join(filter(None, (_literal(self.before, tokenizer), "body", _literal(self.after, tokenizer))))
+        call = " ".join(
+            filter(None, (_literal(self.before, tokenizer), "body", _literal(self.after, tokenizer)))
+        )
         start = "call" if one else f"call ({_literal(self.between, tokenizer)} call){{0,{_MAX_PARALLEL - 1}}}"
         if self.markers.in_list:
             call = "body"
@@ -101,7 +103,10 @@ def find_tool_format(template: ChatTemplate) -> ToolFormat | None:
 
 def _literal(text: str, tokenizer: Tokenizer) -> str:
     """A grammar's expression for a text in which control tokens count as such."""
-    pieces = (f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece) for piece in tokenizer.split_control(text))
+    pieces = (
+        f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece)
+        for piece in tokenizer.split_control(text)
+    )
     return " ".join(pieces)
 
 
@@ -122,6 +127,4 @@ class MarkedText:
             return text
         if len(token_ids) == 1:
             return self._shown[token_ids[0]]
-        return "".join(
-            self._shown.get(token, "") or self._tokenizer.decode([token]) for token in token_ids
-        )
+        return "".join(self._shown.get(token, "") or self._tokenizer.decode([token]) for token in token_ids)

@@ -256,7 +256,7 @@ class Engine(Generation):
         )
         return EngineStats(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting) + len(self._incoming),
+            waiting=self.waiting,
             requests_total=self._requests_total,
             aborted_total=worker.aborted_total,
             preemptions_total=scheduler.preemptions_total,
@@ -281,6 +281,11 @@ class Engine(Generation):
             cache_evicted_pages_total=sum(cache.evicted_pages),
             cache_index_bytes=cache.index_bytes,
         )
+
+    @property
+    def waiting(self) -> int:
+        """Requests that hold no pages yet."""
+        return len(self._scheduler.waiting) + len(self._incoming)
 
     @property
     def failure(self) -> str | None:

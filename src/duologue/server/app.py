@@ -1,15 +1,18 @@
-"""The ASGI application: routes, and every error in OpenAI's shape. There are no CORS headers."""
+"""The ASGI application: routes, and every error in OpenAI's shape. There are no CORS headers unless asked for."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+import functools
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
@@ -22,17 +25,18 @@ from duologue.api.errors import (
     plain_status,
     unknown_url,
 )
-from duologue.api.replies import model_object
 from duologue.server.access import Guarded
 from duologue.server.cache import CACHE_PATH, CacheDeletion, CacheLookup
-from duologue.server.completions import ChatCompletions
+from duologue.server.chat_completions import ChatCompletions
 from duologue.server.flight import Flights
 from duologue.server.http import send_error, send_json, send_response
+from duologue.server.limits import Limits
 from duologue.server.mailbox import Postman
 from duologue.server.metrics import Metrics
+from duologue.server.models import ServedModel, ServedModels
 from duologue.server.page import page_resources
-from duologue.server.prompts import Prompts
-from duologue.server.tenant_cache import TenantCache
+from duologue.server.text_completions import TextCompletions
+from duologue.server.tokenization import Detokenize, Tokenize
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -40,9 +44,8 @@ if TYPE_CHECKING:
     from duologue.api.tenants import Tenants
     from duologue.engine.engine import Engine
 
-MAX_BODY_BYTES = 8 * 1024 * 1024
-
 _GET = ["GET"]
+_POST = ["POST"]
 
 
 class _AnythingConvertor(Convertor[str]):
@@ -62,46 +65,70 @@ register_url_convertor("anything", _AnythingConvertor())
 
 @dataclass(frozen=True)
 class Service:
-    """One engine served over HTTP: the application and the handles that its runner needs."""
+    """Models served over HTTP: the application and the handles that its runner needs."""
 
     app: ASGIApp
     flights: Flights
     metrics: Metrics
-    cache: TenantCache
+    models: ServedModels
 
 
-def create_service(engine: Engine, tenants: Tenants, max_body_bytes: int = MAX_BODY_BYTES) -> Service:
-    """Builds the application for `engine`. To be called on the event loop that will serve it."""
-    flights = Flights(engine)
-    prompts = Prompts(engine)
-    metrics = Metrics(engine.stats, engine.model_name, lambda: prompts.memory_bytes)
+def create_service(
+    engines: Mapping[str, Engine],
+    tenants: Tenants,
+    limits: Limits | None = None,
+    cors_origins: Sequence[str] = (),
+) -> Service:
+    """Builds the application for engines by the names that clients use. To be called on the event loop that will serve it.
+
+    `cors_origins` are the other origins whose scripts may call the API; "*" is any.
+    """
+    limits = limits or Limits()
+    flights = Flights()
+    models = ServedModels(engines)
+    metrics = Metrics(
+        {name: model.engine.stats for name, model in models.items()},
+        {name: functools.partial(_dialogue_bytes, model) for name, model in models.items()},
+    )
     postman = Postman(asyncio.get_running_loop())
-    cache = TenantCache(engine, prompts)
-    completions = ChatCompletions(engine, prompts, cache, flights, postman, metrics, max_body_bytes)
-    lookup = CacheLookup(prompts, cache, metrics, max_body_bytes)
-    deletion = CacheDeletion(cache, metrics, whole_tenant=False)
-    tenant_deletion = CacheDeletion(cache, metrics, whole_tenant=True)
-    models = _Models(engine)
+    common = (models, flights, postman, metrics, limits)
+    listing = _Models(models)
+    body_bytes = limits.max_body_bytes
 
     def guarded(path: str, endpoint: ASGIApp, methods: list[str]) -> Route:
         return Route(path, Guarded(endpoint, tenants, metrics), methods=methods)
 
     routes = [
-        guarded("/v1/chat/completions", completions, ["POST"]),
-        guarded("/v1/models", models, _GET),
-        guarded("/v1/models/{model:path}", models, _GET),
-        guarded(f"{CACHE_PATH}/lookup", lookup, ["POST"]),
-        guarded(CACHE_PATH, tenant_deletion, ["DELETE"]),
-        guarded(CACHE_PATH + "/{key:anything}", deletion, ["DELETE"]),
-        Route("/health", _Health(engine), methods=_GET),
-        Route("/ready", _Ready(engine, flights), methods=_GET),
+        guarded("/v1/chat/completions", ChatCompletions(*common), _POST),
+        guarded("/v1/completions", TextCompletions(*common), _POST),
+        guarded("/v1/models", listing, _GET),
+        guarded("/v1/models/{model:path}", listing, _GET),
+        guarded("/tokenize", Tokenize(models, body_bytes), _POST),
+        guarded("/detokenize", Detokenize(models, body_bytes), _POST),
+        guarded(f"{CACHE_PATH}/lookup", CacheLookup(models, metrics, body_bytes), _POST),
+        guarded(CACHE_PATH, CacheDeletion(models, metrics, whole_tenant=True), ["DELETE"]),
+        guarded(
+            CACHE_PATH + "/{key:anything}", CacheDeletion(models, metrics, whole_tenant=False), ["DELETE"]
+        ),
+        Route("/openapi.json", _Document(tuple(models)), methods=_GET),
+        Route("/health", _Health(models), methods=_GET),
+        Route("/ready", _Ready(models, flights), methods=_GET),
         Route("/metrics", _Exposition(metrics), methods=_GET),
         *(Route(path, resource, methods=_GET) for path, resource in page_resources().items()),
     ]
     handlers = {HTTPException: _on_http_exception, Exception: _on_exception}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return Service(_Interruptible(app, flights), flights, metrics, cache)
+    outer: ASGIApp = _Interruptible(app, flights)
+    if cors_origins:
+        outer = CORSMiddleware(
+            outer, allow_origins=cors_origins, allow_methods=["GET", "POST", "DELETE"], allow_headers=["*"]
+        )
+    return Service(outer, flights, metrics, models)
+
+
+def _dialogue_bytes(model: ServedModel) -> int:
+    return model.prompts.memory_bytes
 
 
 class _Interruptible:
@@ -122,36 +149,54 @@ class _Interruptible:
 class _Models:
     """`/v1/models` and `/v1/models/{model}`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._name = engine.model_name
-        self._model = model_object(engine.model_name, int(time.time()), engine.context_tokens)
+    def __init__(self, models: ServedModels) -> None:
+        self._models = models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = scope["path_params"].get("model")
         if asked is None:
-            await send_json(send, {"object": "list", "data": [self._model]})
-        elif asked == self._name:
-            await send_json(send, self._model)
+            data = [model.as_dict() for model in self._models.values()]
+            await send_json(send, {"object": "list", "data": data})
+            return
+        try:
+            model = self._models[asked]
+        except ModelNotFoundError as error:
+            await send_error(send, error_response(error))
         else:
-            await send_error(send, error_response(ModelNotFoundError(asked, self._name)))
+            await send_json(send, model.as_dict())
+
+
+class _Document:
+    """`/openapi.json`, made when it is first asked for."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._content: bytes | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._content is None:
+            from duologue.api.openapi import openapi_document
+
+            self._content = json.dumps(openapi_document(self._names)).encode()
+        await send_json(send, self._content)
 
 
 class _Health:
-    """Liveness: 503 once the engine's step loop has failed, so that a supervisor restarts the process."""
+    """Liveness: 503 once a step loop has failed, so that a supervisor restarts the process."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, models: ServedModels) -> None:
+        self._models = models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        alive = self._engine.failure is None
+        alive = not _has_failed(self._models)
         await send_json(send, {"status": "ok" if alive else "engine stopped"}, 200 if alive else 503)
 
 
 class _Ready:
     """Readiness: whether new requests are welcome here."""
 
-    def __init__(self, engine: Engine, flights: Flights) -> None:
-        self._engine = engine
+    def __init__(self, models: ServedModels, flights: Flights) -> None:
+        self._models = models
         self._flights = flights
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -159,10 +204,14 @@ class _Ready:
             await send_json(send, {"status": "draining"}, 503)
         elif self._flights.warming:
             await send_json(send, {"status": "warming"}, 503)
-        elif self._engine.failure is not None:
+        elif _has_failed(self._models):
             await send_json(send, {"status": "engine stopped"}, 503)
         else:
             await send_json(send, {"status": "ready"})
+
+
+def _has_failed(models: ServedModels) -> bool:
+    return any(model.engine.failure is not None for model in models.values())
 
 
 class _Exposition:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from starlette.datastructures import QueryParams
+
 from duologue.api.cache import deletion_object, key_in_path, lookup_object
+from duologue.api.chat import parse_chat_request
 from duologue.api.errors import error_response
 from duologue.errors import DuologueError
 from duologue.kernels import PAGE_TOKENS
 from duologue.server.access import tenant_of
+from duologue.server.endpoint import parsed
 from duologue.server.http import ClientDisconnected, read_body, send_error, send_json
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from duologue.server.metrics import Metrics
-    from duologue.server.prompts import Prompts
-    from duologue.server.tenant_cache import TenantCache
+    from duologue.server.models import ServedModel, ServedModels
 
 CACHE_PATH = "/v1/cache"
 
@@ -24,33 +27,36 @@ CACHE_PATH = "/v1/cache"
 class CacheLookup:
     """`POST /v1/cache/lookup`: takes the body of a chat completion and runs nothing."""
 
-    def __init__(self, prompts: Prompts, cache: TenantCache, metrics: Metrics, max_body_bytes: int) -> None:
-        self._prompts = prompts
-        self._cache = cache
+    def __init__(self, models: ServedModels, metrics: Metrics, max_body_bytes: int) -> None:
+        self._models = models
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            request = await self._prompts.parse(await read_body(scope, receive, self._max_body_bytes))
+            body = await read_body(scope, receive, self._max_body_bytes)
+            request = await parsed(parse_chat_request, body)
+            model = self._models[request.model]
+            if request.uses_tools:
+                assert model.tools is not None  # raises for a template that does not know them
             cache_scope = request.cache_scope(tenant_of(scope))
-            prompt = await self._prompts.encode(request, cache_scope, only_look=True)
-            matched_tokens = self._cache.matched_tokens(prompt, cache_scope)
+            prompt = await model.prompts.encode(request, cache_scope, only_look=True)
+            matched_tokens = model.cache.matched_tokens(prompt, cache_scope)
         except ClientDisconnected:
             return
         except DuologueError as error:
             await send_error(send, error_response(error))
             return
-        self._metrics.lookups.inc()
+        self._metrics.of(model.name).lookups.inc()
         answer = lookup_object(request.model, len(prompt.ids), matched_tokens, page_tokens=PAGE_TOKENS)
         await send_json(send, answer)
 
 
 class CacheDeletion:
-    """`DELETE /v1/cache/{key}` and, with `whole_tenant`, `DELETE /v1/cache`."""
+    """`DELETE /v1/cache/{key}` and, with `whole_tenant`, `DELETE /v1/cache`: of the model in the query, or of all."""
 
-    def __init__(self, cache: TenantCache, metrics: Metrics, *, whole_tenant: bool) -> None:
-        self._cache = cache
+    def __init__(self, models: ServedModels, metrics: Metrics, *, whole_tenant: bool) -> None:
+        self._models = models
         self._metrics = metrics
         self._whole_tenant = whole_tenant
 
@@ -61,9 +67,16 @@ class CacheDeletion:
                 # The path that the router sees has been decoded, and what is not UTF-8 has been replaced there.
                 raw: bytes = scope["raw_path"].partition(b"?")[0]
                 key = key_in_path(raw[len(CACHE_PATH) + 1 :])
-            gone = await self._cache.forget(tenant_of(scope), key)
+            pages = tokens = 0
+            for model in self._asked(scope):
+                gone = await model.cache.forget(tenant_of(scope), key)
+                self._metrics.of(model.name).forgotten_pages.inc(gone.pages)
+                pages, tokens = pages + gone.pages, tokens + gone.tokens
         except DuologueError as error:
             await send_error(send, error_response(error))
             return
-        self._metrics.forgotten_pages.inc(gone.pages)
-        await send_json(send, deletion_object(key, gone.pages, gone.tokens))
+        await send_json(send, deletion_object(key, pages, tokens))
+
+    def _asked(self, scope: Scope) -> list[ServedModel]:
+        name = QueryParams(scope["query_string"]).get("model")
+        return list(self._models.values()) if name is None else [self._models[name]]

@@ -13,11 +13,10 @@ if TYPE_CHECKING:
 
 
 class Flights:
-    """The running generations of one server. Used on the event loop only."""
+    """The running generations of one server, of all its engines. Used on the event loop only."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._requests: set[Request] = set()
+    def __init__(self) -> None:
+        self._requests: dict[Request, Engine] = {}
         self._pending = 0
         self._empty = asyncio.Event()
         self._empty.set()
@@ -42,13 +41,14 @@ class Flights:
         """Requests between `enter` and `leave`."""
         return self._pending
 
-    def started(self, request: Request) -> None:
-        self._requests.add(request)
+    def started(self, engine: Engine, request: Request) -> None:
+        self._requests[request] = engine
 
     def stop(self, request: Request) -> None:
         """Ends a generation; one that is complete already is only forgotten."""
-        self._requests.discard(request)
-        self._engine.abort(request)
+        engine = self._requests.pop(request, None)
+        if engine is not None:
+            engine.abort(request)
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuses new generations and waits until the running ones are done; aborts those that take too long.
@@ -66,5 +66,5 @@ class Flights:
     def abort_all(self) -> None:
         """Ends every running generation; their clients see an error at the end of what they have."""
         self.draining = True
-        for request in tuple(self._requests):
-            self._engine.abort(request)
+        for request, engine in tuple(self._requests.items()):
+            engine.abort(request)

@@ -82,7 +82,7 @@ async def send_error(send: Send, error: ErrorResponse, headers: Headers | None =
     if error.status in (413, 503):
         # 413: the rest of the body is not worth reading. 503: the next try should find another server.
         headers.append((b"connection", b"close"))
-    if error.status == 503:
+    if error.status in (429, 503):
         headers.append((b"retry-after", b"1"))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

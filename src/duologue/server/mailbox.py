@@ -10,25 +10,29 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from duologue.engine.events import TokenEvent
 
 
+Arrival: TypeAlias = "tuple[int, TokenEvent, float]"
+"""Which of a request's choices, its event, and the `time.perf_counter()` of when it was made."""
+
+
 class Mailbox:
-    """Events of one request. Used on the event loop only; one coroutine takes."""
+    """Events of one request's choices. Used on the event loop only; one coroutine takes."""
 
     __slots__ = ("_arrived", "_closed", "_loop", "_waiter")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._arrived: list[tuple[TokenEvent, float]] = []
+        self._arrived: list[Arrival] = []
         self._waiter: asyncio.Future[None] | None = None
         self._closed = False
 
-    def put(self, event: TokenEvent, at_s: float) -> None:
-        self._arrived.append((event, at_s))
+    def put(self, arrival: Arrival) -> None:
+        self._arrived.append(arrival)
         self._wake()
 
     def close(self) -> None:
@@ -36,8 +40,8 @@ class Mailbox:
         self._closed = True
         self._wake()
 
-    async def take(self) -> list[tuple[TokenEvent, float]]:
-        """All events since the last call with the `time.perf_counter()` of each; waits for the first one.
+    async def take(self) -> list[Arrival]:
+        """All events since the last call; waits for the first one.
 
         Empty once the mailbox is closed.
         """
@@ -62,13 +66,13 @@ class Postman:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._bag: deque[tuple[Mailbox, TokenEvent, float]] = deque()
+        self._bag: deque[tuple[Mailbox, Arrival]] = deque()
         self._called = False
 
-    def post(self, mailbox: Mailbox, event: TokenEvent) -> None:
+    def post(self, mailbox: Mailbox, choice: int, event: TokenEvent) -> None:
         """Called on the engine's thread; returns at once."""
         # The order matters: whoever sees `_called` set relies on a delivery that is still to empty the bag.
-        self._bag.append((mailbox, event, time.perf_counter()))
+        self._bag.append((mailbox, (choice, event, time.perf_counter())))
         if self._called:
             return
         self._called = True
@@ -80,5 +84,5 @@ class Postman:
     def _deliver(self) -> None:
         self._called = False
         while self._bag:
-            mailbox, event, at_s = self._bag.popleft()
-            mailbox.put(event, at_s)
+            mailbox, arrival = self._bag.popleft()
+            mailbox.put(arrival)

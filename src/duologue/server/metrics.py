@@ -7,7 +7,7 @@ from the time stamps of the engine's thread, so that a busy event loop does not 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -52,24 +52,27 @@ _ENGINE_COUNTERS = {
 
 
 class _EngineCollector(Collector):
-    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+    def __init__(self, stats: Mapping[str, Callable[[], EngineStats]]) -> None:
         self._stats = stats
 
     def collect(self) -> Iterable[Metric]:
-        stats = self._stats()
-        for field, (name, text) in _ENGINE_GAUGES.items():
-            yield GaugeMetricFamily(name, text, value=getattr(stats, field))
-        for field, (name, text) in _ENGINE_COUNTERS.items():
-            yield CounterMetricFamily(name, text, value=getattr(stats, field))
+        read = {name: stats() for name, stats in self._stats.items()}
+        for kind, fields in ((GaugeMetricFamily, _ENGINE_GAUGES), (CounterMetricFamily, _ENGINE_COUNTERS)):
+            for field, (name, text) in fields.items():
+                family = kind(name, text, labels=["model"])
+                for model, stats in read.items():
+                    family.add_metric([model], getattr(stats, field))
+                yield family
         hits = CounterMetricFamily(
-            "duologue_cache_hit_tokens", "Prompt tokens whose KV was stored, by where", labels=["tier"]
+            "duologue_cache_hit_tokens", "Prompt tokens whose KV was stored, by where", labels=["model", "tier"]
         )
-        hits.add_metric(["memory"], stats.cache_hit_tokens_total)
         misses = CounterMetricFamily(
-            "duologue_cache_miss_tokens", "Prompt tokens that were computed, by why", labels=["cause"]
+            "duologue_cache_miss_tokens", "Prompt tokens that were computed, by why", labels=["model", "cause"]
         )
-        for cause, tokens in stats.cache_miss_tokens_total.items():
-            misses.add_metric([cause], tokens)
+        for model, stats in read.items():
+            hits.add_metric([model, "memory"], stats.cache_hit_tokens_total)
+            for cause, tokens in stats.cache_miss_tokens_total.items():
+                misses.add_metric([model, cause], tokens)
         yield from (hits, misses)
 
     def describe(self) -> Iterable[Metric]:
@@ -77,77 +80,134 @@ class _EngineCollector(Collector):
 
 
 class Metrics:
-    """The metrics of one server. `stats` and `dialogue_bytes` are called at every scrape."""
+    """The metrics of one server. `stats` and `dialogue_bytes`, by model, are called at every scrape.
+
+    `of` has those of one model; the model is empty for requests that never got to name one.
+    """
 
     content_type = b"text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(
-        self, stats: Callable[[], EngineStats], model_name: str, dialogue_bytes: Callable[[], int]
+        self,
+        stats: Mapping[str, Callable[[], EngineStats]],
+        dialogue_bytes: Mapping[str, Callable[[], int]],
     ) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         registry.register(_EngineCollector(stats))
         info = Gauge("duologue_info", "Version and model", ["version", "model"], registry=registry)
-        info.labels(duologue.__version__, model_name).set(1)
         memory = Gauge(
             "duologue_dialogue_memory_bytes",
             "Bytes of replies, texts and inserts that are remembered as tokens",
+            ["model"],
             registry=registry,
         )
-        memory.set_function(dialogue_bytes)
+        for name in stats:
+            info.labels(duologue.__version__, name).set(1)
+            memory.labels(name).set_function(dialogue_bytes[name])
         self.requests = Counter(
-            "duologue_chat_requests", "Chat completions by outcome", ["outcome"], registry=registry
+            "duologue_chat_requests", "Completions by outcome", ["model", "outcome"], registry=registry
         )
-        self.in_flight = Gauge(
-            "duologue_chat_requests_in_flight", "Chat completions in work", registry=registry
-        )
+        self.in_flight = Gauge("duologue_chat_requests_in_flight", "Completions in work", registry=registry)
         self.unauthorized = Counter(
             "duologue_unauthorized_requests", "Requests without a valid API key", registry=registry
         )
-        self.lookups = Counter(
-            "duologue_cache_lookups", "Lookups that ran nothing, for routers", registry=registry
-        )
-        self.forgotten_pages = Counter(
-            "duologue_cache_forgotten_pages", "KV pages that clients had deleted", registry=registry
-        )
-        self.first_token = Histogram(
-            "duologue_time_to_first_token_seconds",
-            "From the request's arrival to its first token",
-            buckets=_TTFT_BUCKETS_S,
-            registry=registry,
-        )
-        self.inter_token = Histogram(
-            "duologue_inter_token_latency_seconds",
-            "Between one token of a request and its next",
-            buckets=_TOKEN_BUCKETS_S,
-            registry=registry,
-        )
-        self.per_output_token = Histogram(
-            "duologue_time_per_output_token_seconds",
-            "Mean time per token after the first, once per request",
-            buckets=_TOKEN_BUCKETS_S,
-            registry=registry,
-        )
-        self.duration = Histogram(
-            "duologue_request_duration_seconds",
-            "From the request's arrival to the end of its response",
-            buckets=_REQUEST_BUCKETS_S,
-            registry=registry,
-        )
+        families = _ModelFamilies(registry)
+        self._of = {name: ModelMetrics(name, families) for name in stats}
+
+    def of(self, model: str) -> ModelMetrics:
+        """Those of one model."""
+        return self._of[model]
 
     def render(self) -> bytes:
         """The exposition text."""
         return generate_latest(self.registry)
 
 
-class RequestClock:
-    """Latencies of one chat completion, recorded as its tokens come."""
+class _ModelFamilies:
+    """Metrics that have a label for the model."""
 
-    __slots__ = ("_first_s", "_last_s", "_metrics", "_started_s", "_tokens")
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"duologue_{name}", text, ["model", *labels], registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"duologue_{name}", text, ["model"], buckets=buckets, registry=registry)
+
+        self.lookups = counter("cache_lookups", "Lookups that ran nothing, for routers")
+        self.forgotten_pages = counter("cache_forgotten_pages", "KV pages that clients had deleted")
+        self.first_token = histogram(
+            "time_to_first_token_seconds", "From the request's arrival to its first token", _TTFT_BUCKETS_S
+        )
+        self.inter_token = histogram(
+            "inter_token_latency_seconds", "Between one token of a choice and its next", _TOKEN_BUCKETS_S
+        )
+        self.per_output_token = histogram(
+            "time_per_output_token_seconds",
+            "Mean time per token after the first, once per choice",
+            _TOKEN_BUCKETS_S,
+        )
+        self.duration = histogram(
+            "request_duration_seconds",
+            "From the request's arrival to the end of its response",
+            _REQUEST_BUCKETS_S,
+        )
+
+
+class ModelMetrics:
+    """The metrics of one model, ready to be counted."""
+
+    def __init__(self, name: str, families: _ModelFamilies) -> None:
+        self.hit_tokens = families.hit_tokens.labels(name, "memory")
+        self.lookups = families.lookups.labels(name)
+        self.forgotten_pages = families.forgotten_pages.labels(name)
+        self.first_token = families.first_token.labels(name)
+        self.inter_token = families.inter_token.labels(name)
+        self.per_output_token = families.per_output_token.labels(name)
+        self.duration = families.duration.labels(name)
+
+
+class RequestClock:
+    """Latencies of one completion, recorded as its tokens come."""
+
+    __slots__ = ("_choices", "_metrics", "_model", "model_name", "started_s")
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._started_s = time.perf_counter()
+        self._model: ModelMetrics | None = None
+        self._choices: list[ChoiceClock] = []
+        self.started_s = time.perf_counter()
+        self.model_name = ""
+
+    def of_model(self, name: str) -> None:
+        """It is known for which model the request is."""
+        self.model_name = name
+        self._model = self._metrics.of(name)
+
+    def choice(self) -> ChoiceClock:
+        """The clock of one more choice."""
+        assert self._model is not None
+        clock = ChoiceClock(self._model, self.started_s)
+        self._choices.append(clock)
+        return clock
+
+    def end(self, outcome: str) -> None:
+        """Records the end of the response; `outcome` is a finish reason, `disconnect`, `refused` or `error`."""
+        self._metrics.requests.labels(self.model_name, outcome).inc()
+        if self._model is not None:
+            self._model.duration.observe(time.perf_counter() - self.started_s)
+        for choice in self._choices:
+            choice.end()
+
+
+class ChoiceClock:
+    """Latencies of one choice."""
+
+    __slots__ = ("_first_s", "_last_s", "_model", "_started_s", "_tokens")
+
+    def __init__(self, model: ModelMetrics, started_s: float) -> None:
+        self._model = model
+        self._started_s = started_s
         self._first_s = 0.0
         self._last_s = 0.0
         self._tokens = 0
@@ -159,17 +219,15 @@ class RequestClock:
             return
         if self._tokens == 0:
             self._first_s = at_s
-            self._metrics.first_token.observe(at_s - self._started_s)
+            self._model.first_token.observe(at_s - self._started_s)
         else:
             each_s = (at_s - self._last_s) / tokens
             for _ in range(tokens):
-                self._metrics.inter_token.observe(each_s)
+                self._model.inter_token.observe(each_s)
         self._tokens += tokens
         self._last_s = at_s
 
-    def end(self, outcome: str) -> None:
-        """Records the end of the response; `outcome` is a finish reason, `disconnect` or `error`."""
-        self._metrics.requests.labels(outcome).inc()
-        self._metrics.duration.observe(time.perf_counter() - self._started_s)
+    def end(self) -> None:
+        """Records what is known at the end."""
         if self._tokens > 1:
-            self._metrics.per_output_token.observe((self._last_s - self._first_s) / (self._tokens - 1))
+            self._model.per_output_token.observe((self._last_s - self._first_s) / (self._tokens - 1))

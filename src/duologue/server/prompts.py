@@ -1,4 +1,4 @@
-"""From a request's bytes to a checked request and its prompt's tokens, without holding up the streams of others.
+"""From a checked request to its prompt's tokens, without holding up the streams of others.
 
 Replies are remembered as the ids that they were generated as, so that the next turn's prompt goes on where the cache ends.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from duologue.api.chat import ChatCompletionRequest, parse_chat_request
-from duologue.api.errors import ModelNotFoundError
 from duologue.dialogue.encoder import DialogueEncoder
 from duologue.dialogue.truncation import Truncation
 from duologue.errors import InvalidRequestError
@@ -17,76 +15,82 @@ from duologue.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from duologue.api.chat import ChatCompletionRequest
+    from duologue.api.messages import ChatMessage
     from duologue.cache.scope import CacheScope
     from duologue.dialogue.encoded_dialogue import EncodedDialogue
     from duologue.engine.engine import Engine
 
 # What takes about a millisecond on the event loop; more of it goes to a thread.
-_INLINE_PARSE_BYTES = 128 * 1024
 _INLINE_ENCODE_CHARS = 8192
 _CHARS_PER_MESSAGE = 64  # rendering costs something for each message, however short
 
 
 class Prompts:
-    """Parses and encodes chat requests for one engine, and knows the replies that it gave and the inserts that it was sent."""
+    """Encodes chats and texts for one engine, and knows the replies that it gave and the inserts that it was sent."""
 
     def __init__(self, engine: Engine) -> None:
-        self._model_name = engine.model_name
         self._context_tokens = engine.context_tokens
         self._tokenizer = engine.tokenizer
         sizes = Truncation.of_context(engine.context_tokens)
         self._dialogues = DialogueEncoder(engine.template, engine.tokenizer, sizes)
 
-    async def parse(self, body: bytes) -> ChatCompletionRequest:
-        """Raises `InvalidRequestError`, or `ModelNotFoundError` when another model is asked for."""
-        if len(body) <= _INLINE_PARSE_BYTES:
-            request = parse_chat_request(body)
-        else:
-            request = await asyncio.get_running_loop().run_in_executor(None, parse_chat_request, body)
-        if request.model != self._model_name:
-            raise ModelNotFoundError(request.model, self._model_name)
-        return request
-
     async def encode(
         self, request: ChatCompletionRequest, scope: CacheScope, *, only_look: bool = False
     ) -> EncodedDialogue:
         """The prompt. With `only_look` nothing that the request says is kept. Raises `InvalidRequestError` or `TemplateError`."""
-        chars = sum(
-            len(message.content) + len(message.name or "") + _CHARS_PER_MESSAGE
-            for message in request.messages
-        )
+        chars = sum(message.chars + _CHARS_PER_MESSAGE for message in request.messages)
         chars += sum(len(insert.content) + _CHARS_PER_MESSAGE for insert in request.volatile or ())
         if chars <= _INLINE_ENCODE_CHARS:
             return self._encode(request, scope, only_look)
         return await asyncio.get_running_loop().run_in_executor(None, self._encode, request, scope, only_look)
 
     def _encode(self, request: ChatCompletionRequest, scope: CacheScope, only_look: bool) -> EncodedDialogue:
-        self._refuse_hopeless(request)
+        self.refuse_hopeless(request.messages)
         return self._dialogues.encode(
             request.template_messages(),
             salt=scope.salt,
             key=scope.key,
             truncation=request.cut(self._context_tokens) or "disabled",
+            tools=request.template_tools(),
             volatile=request.volatile,
             continue_final_message=request.continue_final_message,
             remember=not only_look,
         )
 
-    def _refuse_hopeless(self, request: ChatCompletionRequest) -> None:
+    def refuse_hopeless(self, messages: Sequence[ChatMessage]) -> None:
         """Megabytes take the tokenizer many seconds: what cannot fit by its bytes alone is refused before."""
-        for place, message in enumerate(request.messages):
-            if len(message.content) <= 4 * self._context_tokens:
-                continue
-            size_bytes = len(message.content.strip().encode("utf-8", "surrogatepass"))
-            least_tokens = size_bytes // self._tokenizer.longest_token_bytes
+        for place, message in enumerate(messages):
             # Twice the context, for templates that show only a part of a message.
-            if least_tokens > 2 * self._context_tokens:
-                raise InvalidRequestError(
-                    f"messages[{place}] alone has at least {least_tokens} tokens, but the context has "
-                    f"{self._context_tokens}; shorten it",
-                    param=f"messages[{place}].content",
-                    code="context_length_exceeded",
-                )
+            self._refuse_hopeless_text(
+                message.content, f"messages[{place}].content", 2 * self._context_tokens
+            )
+
+    def _refuse_hopeless_text(self, text: str, param: str, limit_tokens: int) -> None:
+        if len(text) <= 4 * self._context_tokens:
+            return
+        size_bytes = len(text.strip().encode("utf-8", "surrogatepass"))
+        least_tokens = size_bytes // self._tokenizer.longest_token_bytes
+        if least_tokens > limit_tokens:
+            raise InvalidRequestError(
+                f"{param.removesuffix('.content')} alone has at least {least_tokens} tokens, but the context has "
+                f"{self._context_tokens}; shorten it",
+                param=param,
+                code="context_length_exceeded",
+            )
+
+    async def encode_text(self, text: str, *, add_bos: bool = True, param: str = "prompt") -> list[int]:
+        """Ids of a prompt that is no chat: special tokens that are spelled in it count. Raises `InvalidRequestError`."""
+
+        def encode() -> list[int]:
+            self._refuse_hopeless_text(text, param, self._context_tokens)
+            return self._tokenizer.encode(
+                text, parse_special=True, add_bos=add_bos and self._tokenizer.adds_bos
+            )
+
+        if len(text) <= _INLINE_ENCODE_CHARS:
+            return encode()
+        return await asyncio.get_running_loop().run_in_executor(None, encode)
 
     def remember(
         self, scope: CacheScope, prompt: EncodedDialogue, text: str, token_ids: Sequence[int]

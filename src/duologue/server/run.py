@@ -13,7 +13,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -21,13 +21,14 @@ import uvicorn
 from duologue.api.tenants import AnonymousTenants, KeyFileTenants
 from duologue.dialogue.default_template import DEFAULT_WARNING
 from duologue.dialogue.template_lint import lint_template
-from duologue.server.app import MAX_BODY_BYTES, Service, create_service
+from duologue.server.app import Service, create_service
 
 if TYPE_CHECKING:
     from duologue.api.tenants import Tenants
     from duologue.dialogue.template import ChatTemplate
     from duologue.dialogue.tokenizer import Tokenizer
     from duologue.engine.engine import Engine
+    from duologue.server.limits import Limits
     from duologue.server.warm import Warmer
 
 logger = logging.getLogger("duologue.server")
@@ -38,28 +39,31 @@ _BACKLOG = 1024
 
 
 class Server:
-    """Serves one engine until told to stop; the engine stays open. `stop` may be called from any thread.
+    """Serves engines until told to stop; they stay open. `stop` may be called from any thread.
 
-    With a `warmer` the cache is filled once the listener is open; until that is done `/ready` is false.
+    With a `warmer` the cache of its engine is filled once the listener is open; until that is done `/ready` is false.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engines: Engine | Mapping[str, Engine],
         sock: socket.socket,
         *,
         tenants: Tenants | None = None,
         warmer: Warmer | None = None,
         drain_timeout_s: float = 30.0,
-        max_body_bytes: int = MAX_BODY_BYTES,
+        limits: Limits | None = None,
+        cors_origins: Sequence[str] = (),
         access_log: bool = False,
     ) -> None:
-        self._engine = engine
+        """`engines` by the names that clients use; a single one may go by its own."""
+        self._engines = engines if isinstance(engines, Mapping) else {engines.model_name: engines}
         self._sock = sock
         self._tenants: Tenants = tenants or AnonymousTenants()
         self._warmer = warmer
         self._drain_timeout_s = drain_timeout_s
-        self._max_body_bytes = max_body_bytes
+        self._limits = limits
+        self._cors_origins = tuple(cors_origins)
         self._access_log = access_log
         self._loop: asyncio.AbstractEventLoop | None = None
         self._service: Service | None = None
@@ -83,11 +87,11 @@ class Server:
 
     async def _serve(self, on_ready: Callable[[], None], handle_signals: bool) -> None:
         self._loop = loop = asyncio.get_running_loop()
-        self._service = create_service(self._engine, self._tenants, self._max_body_bytes)
+        self._service = create_service(self._engines, self._tenants, self._limits, self._cors_origins)
         if self._warmer is not None:
             self._service.flights.warming = True
-            for scope in self._warmer.scopes:
-                self._service.cache.note(scope)
+            for model, scope in self._warmer.scopes:
+                self._service.models[model].cache.note(scope)
         self._http = _HttpServer(
             uvicorn.Config(
                 self._service.app,
@@ -118,13 +122,13 @@ class Server:
             await self._warming
 
     def _on_started(self, on_ready: Callable[[], None]) -> None:
-        template = self._engine.template
-        if template.is_default:
-            logger.warning("%s", DEFAULT_WARNING.format(name=self._engine.model_name))
-        else:
-            asyncio.get_running_loop().run_in_executor(
-                None, _warn_about_template, template, self._engine.tokenizer
-            )
+        for name, engine in self._engines.items():
+            if engine.template.is_default:
+                logger.warning("%s", DEFAULT_WARNING.format(name=name))
+            else:
+                asyncio.get_running_loop().run_in_executor(
+                    None, _warn_about_template, engine.template, engine.tokenizer
+                )
         if self._warmer is None:
             on_ready()
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from duologue.api.cache_report import CacheMiss, cache_report, parts_in_template
@@ -31,18 +31,18 @@ class Running:
 
     scope: CacheScope
     forgotten: bool = False
-    request: Request | None = None
+    requests: list[Request] = field(default_factory=list)
 
     def started(self, request: Request) -> None:
         """It has reached the engine."""
-        self.request = request
+        self.requests.append(request)
         request.keep = not self.forgotten
 
     def forget(self) -> None:
         """Nothing that it computes is to stay."""
         self.forgotten = True
-        if self.request is not None:
-            self.request.keep = False
+        for request in self.requests:
+            request.keep = False
 
 
 class TenantCache:

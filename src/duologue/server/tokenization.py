@@ -1,0 +1,87 @@
+"""`POST /tokenize` and `POST /detokenize`."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from duologue.api.errors import error_response
+from duologue.api.tokenization import (
+    TokenizeRequest,
+    parse_detokenize_request,
+    parse_tokenize_request,
+    tokens_object,
+)
+from duologue.dialogue.piece_encoder import PieceEncoder
+from duologue.dialogue.splice import encode_dialogue
+from duologue.errors import DuologueError
+from duologue.server.endpoint import parsed
+from duologue.server.http import ClientDisconnected, read_body, send_error, send_json
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from duologue.server.models import ServedModel, ServedModels
+
+
+class _Endpoint(ABC):
+    def __init__(self, models: ServedModels, max_body_bytes: int) -> None:
+        self._models = models
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._answer(await read_body(scope, receive, self._max_body_bytes))
+        except ClientDisconnected:
+            return
+        except DuologueError as error:
+            await send_error(send, error_response(error))
+            return
+        await send_json(send, answer)
+
+    @abstractmethod
+    async def _answer(self, body: bytes) -> dict[str, Any]:
+        """Raises `DuologueError`."""
+
+
+class Tokenize(_Endpoint):
+    """Texts and messages to ids, as the completions make them, but for replies that are known as ids."""
+
+    async def _answer(self, body: bytes) -> dict[str, Any]:
+        request = await parsed(parse_tokenize_request, body)
+        model = self._models.named(request.model)
+        if request.prompt is not None:
+            tokens = await model.prompts.encode_text(request.prompt, add_bos=request.add_special_tokens)
+        else:
+            loop = asyncio.get_running_loop()
+            tokens = await loop.run_in_executor(None, _encode_messages, model, request)
+        tokenizer = model.engine.tokenizer
+        spellings = None
+        if request.return_token_strs:
+            spellings = [tokenizer.token_bytes(token).decode("utf-8", "replace") for token in tokens]
+        return tokens_object(tokens, model.engine.context_tokens, spellings)
+
+
+def _encode_messages(model: ServedModel, request: TokenizeRequest) -> list[int]:
+    engine, given = model.engine, request.messages or []
+    if request.tools or any(message.uses_tools for message in given):
+        assert model.tools is not None  # raises for a template that does not know them
+    messages = [message.template_dict() for message in given]
+    model.prompts.refuse_hopeless(given)
+    tools = [tool.template_dict() for tool in request.tools] or None
+    if request.continue_final_message:
+        pieces = PieceEncoder(engine.tokenizer)
+        chat = encode_dialogue(engine.template, pieces, messages, tools=tools, continue_final_message=True)
+        ids: list[int] = chat.ids.tolist()
+        return ids
+    return engine.template.encode_chat(engine.tokenizer, messages, request.add_generation_prompt, tools)
+
+
+class Detokenize(_Endpoint):
+    """Ids to text."""
+
+    async def _answer(self, body: bytes) -> dict[str, Any]:
+        request = await parsed(parse_detokenize_request, body)
+        model = self._models.named(request.model)
+        return {"prompt": model.engine.tokenizer.decode(request.tokens, skip_special=False)}
