@@ -16,7 +16,7 @@ class UnsupportedModelError(ModelLoadError):
 
 
 class SettingError(DuologueError):
-    """An environment variable has a value that cannot be used."""
+    """The configuration file or an environment variable says something that cannot be used."""
 
 
 class TemplateError(DuologueError):

@@ -19,7 +19,12 @@ def environment(cache: Path | None = None) -> dict[str, str]:
     """
     source = str(Path(duologue.__file__).parents[1])
     paths = [source, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "100"}
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "COLUMNS": "100",
+        "DUOLOGUE_CONFIG": os.devnull,
+    }
     if cache is not None:
         variables.pop("DUOLOGUE_ACCEPT_TERMS", None)
         variables.pop("DUOLOGUE_CACHE", None)

@@ -1,6 +1,6 @@
 """Entry point of `duologue`: subcommands that are imported when they run, and errors in one line.
 
-`--help` must be instant, so this module imports nothing but click; the table below repeats each command's
+`--help` must be instant, so this module imports nothing but click and a few small modules; the table below repeats each command's
 one-line help for that reason.
 """
 
@@ -12,6 +12,8 @@ import sys
 import click
 
 import duologue
+from duologue.cli.config_sources import configure
+from duologue.cli.examples import examples
 from duologue.errors import DuologueError
 
 # name -> (module, its click command, one line of help)
@@ -27,6 +29,17 @@ _COMMANDS = {
     ),
     "models": ("duologue.cli.models", "models", "Tell what models cost."),
     "eval": ("duologue.cli.evaluate", "evaluate", "Measure a model's quality."),
+    "doctor": ("duologue.cli.doctor", "doctor", "Check this machine, and tell what speed to expect."),
+    "config": (
+        "duologue.cli.config",
+        "config",
+        "Show settings and where they come from, or write a file of them.",
+    ),
+    "completion": (
+        "duologue.cli.completion",
+        "completion",
+        "Print a script that completes commands in a shell.",
+    ),
 }
 
 
@@ -40,6 +53,7 @@ class _LazyGroup(click.Group):
         module, attribute, _ = _COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
+        configure(command, (cmd_name,))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -47,7 +61,15 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
 
 
-@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "duologue chat                          # the default model, in the terminal",
+        "duologue serve gemma3-270m             # over HTTP, with a chat page",
+        "duologue doctor smollm2-135m           # what speed to expect here",
+    ),
+)
 @click.version_option(duologue.__version__, prog_name="duologue", message="%(prog)s %(version)s")
 def cli() -> None:
     """Serve and chat with language models, in int8 end to end, on a CPU."""
@@ -56,7 +78,7 @@ def cli() -> None:
 def main() -> None:
     """Runs the command line; every expected error is one line on stderr and exit code 1 (usage: 2)."""
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="duologue", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         code = error.exit_code

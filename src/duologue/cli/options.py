@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from duologue.cli.completion import complete_model
 from duologue.cli.units import positive_byte_size
 from duologue.models.registry import DEFAULT_MODEL, MODELS
 
@@ -20,7 +21,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def engine_options(command: _Command) -> _Command:
     """The MODEL argument and the engine's budgets."""
     decorators = [
-        click.argument("model", default=DEFAULT_MODEL),
+        click.argument("model", default=DEFAULT_MODEL, shell_complete=complete_model),
         click.option(
             "--kv-memory",
             type=positive_byte_size,
