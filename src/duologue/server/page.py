@@ -13,21 +13,18 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parent / "static"
 
-_FILES = {
-    "/": ("page.html", b"text/html; charset=utf-8"),
-    "/static/page.css": ("page.css", b"text/css; charset=utf-8"),
-    "/static/page.js": ("page.js", b"text/javascript; charset=utf-8"),
-    "/static/access.js": ("access.js", b"text/javascript; charset=utf-8"),
-    "/static/tokens.js": ("tokens.js", b"text/javascript; charset=utf-8"),
-    "/static/stream.js": ("stream.js", b"text/javascript; charset=utf-8"),
-    "/static/render.js": ("render.js", b"text/javascript; charset=utf-8"),
-    "/static/icon.svg": ("icon.svg", b"image/svg+xml"),
-    "/favicon.ico": ("icon.svg", b"image/svg+xml"),
+_TYPES = {
+    ".html": b"text/html; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".svg": b"image/svg+xml",
 }
 
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    # No script of the page can turn text into markup, by mistake either.
+    b"require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
 
@@ -48,13 +45,25 @@ class StaticFile:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = scope["headers"]
-        if (b"if-none-match", self._etag) in headers:
+        if any(name == b"if-none-match" and self._matches(value) for name, value in headers):
             await send({"type": "http.response.start", "status": 304, "headers": self._headers})
             await send({"type": "http.response.body", "body": b""})
         else:
             await send_response(send, 200, self._content, self._content_type, self._headers)
 
+    def _matches(self, known: bytes) -> bool:
+        # A proxy that compresses makes the tag a weak one.
+        tags = [tag.strip().removeprefix(b"W/") for tag in known.split(b",")]
+        return self._etag in tags or b"*" in tags
+
 
 def page_resources() -> dict[str, StaticFile]:
     """Every path of the page and what it serves."""
-    return {path: StaticFile((_FOLDER / name).read_bytes(), kind) for path, (name, kind) in _FILES.items()}
+    files = {
+        path.name: StaticFile(path.read_bytes(), _TYPES[path.suffix])
+        for path in sorted(_FOLDER.iterdir())
+        if path.suffix in _TYPES
+    }
+    page = files.pop("page.html")
+    resources = {f"/static/{name}": file for name, file in files.items()}
+    return resources | {"/": page, "/favicon.ico": files["icon.svg"]}

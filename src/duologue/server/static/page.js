@@ -1,199 +1,369 @@
-import { useKey, withKey } from "./access.js";
-import { render } from "./render.js";
-import { chatChunks } from "./stream.js";
-import { promptBar } from "./tokens.js";
+// The page: which dialogue is open, and what its parts tell each other.
 
-const at = (id) => document.getElementById(id);
-const [scroll, welcome, dialogue, text] = [at("scroll"), at("welcome"), at("dialogue"), at("text")];
-const [send, stop, modelBadge] = [at("send"), at("stop"), at("model")];
-const [access, key, accessFault] = [at("access"), at("key"), at("access-fault")];
+import { useKey } from "./access.js";
+import { Chat, newRecord } from "./chat.js";
+import { Composer } from "./composer.js";
+import { at, editInPlace, make, writesText } from "./dom.js";
+import { bindKeys } from "./keyboard.js";
+import { MessagesView } from "./messages_view.js";
+import { Models } from "./models.js";
+import { FIRST_SETTINGS } from "./sampling.js";
+import { SettingsPanel } from "./settings_panel.js";
+import { Sidebar } from "./sidebar.js";
+import { openStore } from "./store.js";
+import { toast, undo } from "./toast.js";
+import { TransferPanel } from "./transfer_panel.js";
 
-// Small models ramble at the API's default temperature of 1.
-const SAMPLING = { temperature: 0.7, top_p: 0.95 };
-// A long chat goes on: the server drops its oldest turns, in steps that leave the rest in its memory.
-const LENGTH = { truncation: "auto" };
+const store = await openStore();
+const models = new Models();
+const busy = new Map(); // dialogues that are being answered, by id; they go on while another one is open
+let defaults = await store.value("settings", FIRST_SETTINGS);
+let chat = draft();
 
-let model = null;
-let messages = [];
-let running = null; // the AbortController of the reply in progress
+const do_ = {
+  swipe: (message, by) => {
+    const last = message === chat.path.at(-1);
+    if (!chat.swipe(message, by) && by > 0 && last && message.role === "assistant") do_.answer(message);
+  },
+  edit: (message, content) => needsModel(message.role === "user", (model) => chat.edit(message, content, model)),
+  answer: (message) => needsModel(true, (model) => chat.answer(model, message)),
+  goOn: (message) => needsModel(true, (model) => chat.goOn(message, model)),
+  copy: (message) => copy(message.content),
+  branch: async (message) => {
+    const made = chat.branch(message);
+    if (!(await keep(() => store.add({ dialogues: [made.record], messages: made.messages })))) return;
+    go(made.record.id);
+    toast("This is a new dialogue from that message on.");
+  },
+  remove: async (message) => {
+    const from = chat;
+    const gone = await from.removeMessage(message);
+    if (!gone.length) return;
+    const words = gone.length === 1 ? "Message deleted" : `${gone.length} messages deleted`;
+    toast(words, { action: { label: "Undo", run: () => from.restoreMessages(gone) } });
+  },
+};
 
-async function loadModel() {
+const view = new MessagesView(do_);
+const composer = new Composer({
+  ask: (text) => needsModel(true, (model) => chat.ask(text, model)),
+  stop: () => chat.stop(),
+  swipe: (by) => chat.path.length && do_.swipe(chat.path.at(-1), by),
+  focusMessages: () => view.focusLast(),
+});
+const sidebar = new Sidebar(store, {
+  open: () => closeDrawer(),
+  rename: (record, title) => rename(record.id, title),
+  remove: (record) => removeDialogue(record),
+});
+const settings = new SettingsPanel(store, models);
+const transfer = new TransferPanel(store, {
+  settings: () => defaults,
+  imported: async (id) => {
+    await list();
+    if (id) go(id);
+  },
+});
+
+function draft() {
+  return listen(new Chat(store, newRecord({ settings: defaults })));
+}
+
+function listen(made) {
+  const shown = () => made === chat;
+  made.addEventListener("change", () => {
+    if (made.reply) busy.set(made.id, made);
+    if (shown()) show();
+    list();
+  });
+  made.addEventListener("token", () => shown() && view.grow());
+  made.addEventListener("done", () => {
+    busy.delete(made.id);
+    if (made.failure?.code === "invalid_api_key") models.lock();
+    list();
+    const last = made.path.at(-1);
+    if (shown() && last?.role === "assistant") at("announcer").textContent = view.item(last.id)?.announcement ?? "";
+  });
+  made.addEventListener("record", () => {
+    if (shown()) showHead();
+    list();
+  });
+  made.addEventListener("unsaved", ({ detail }) => showUnsaved(detail, made));
+  made.addEventListener("saved", () => shown() && showStorage());
+  return made;
+}
+
+/** Runs with the model's id, when one is needed and there is one. */
+function needsModel(needed, act) {
+  const model = models.idFor(chat.record);
+  if (needed && (model === null || chat.reply)) return;
+  return act(model);
+}
+
+async function keep(write) {
   try {
-    const response = await fetch("/v1/models", { headers: withKey() });
-    if (response.status === 401) return askForKey();
-    const entry = (await response.json()).data[0];
-    model = entry.id;
-    modelBadge.textContent = model;
-    modelBadge.title = `${entry.context_tokens.toLocaleString()} tokens of context`;
-    modelBadge.classList.remove("bad");
-    access.hidden = true;
-    document.title = `${model} · duologue`;
-  } catch {
-    modelBadge.textContent = "server not reachable";
-    modelBadge.classList.add("bad");
-    setTimeout(loadModel, 2000);
-  }
-  update();
-}
-
-function askForKey() {
-  accessFault.textContent = withKey().authorization ? "The server does not know this key." : "";
-  modelBadge.textContent = "API key needed";
-  modelBadge.classList.add("bad");
-  model = null;
-  access.hidden = false;
-  update();
-  key.focus();
-}
-
-function update() {
-  send.hidden = running !== null;
-  stop.hidden = running === null;
-  send.disabled = model === null || !text.value.trim();
-  welcome.hidden = dialogue.childElementCount > 0 || !access.hidden;
-}
-
-function addTurn(role) {
-  const turn = document.createElement("li");
-  turn.className = role;
-  const [body, figures] = [document.createElement("div"), document.createElement("div")];
-  body.className = "body";
-  figures.className = "figures";
-  turn.append(body, figures);
-  dialogue.append(turn);
-  return { turn, body, figures };
-}
-
-function keepAtEnd(change) {
-  const atEnd = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 60;
-  change();
-  if (atEnd) scroll.scrollTop = scroll.scrollHeight;
-}
-
-function fail(turn, error) {
-  const failure = document.createElement("div");
-  failure.className = "failure";
-  failure.setAttribute("role", "alert");
-  failure.textContent = error instanceof TypeError ? "The server cannot be reached. Is it still running?" : error.message;
-  if (error.code === "context_length_exceeded") failure.textContent += " A new chat starts with an empty context.";
-  turn.append(failure);
-  if (error.code === "invalid_api_key") askForKey();
-}
-
-function describe({ askedMs, firstMs, lastMs, pieces, usage, reason }) {
-  const parts = [];
-  if (firstMs !== null) parts.push(`first token ${formatMs(firstMs - askedMs)}`);
-  const tokens = usage?.completion_tokens ?? pieces; // a stopped reply has no usage; its pieces are nearly its tokens
-  const about = usage ? "" : "≈ ";
-  if (tokens > 1 && lastMs > firstMs) {
-    parts.push(`${about}${(((tokens - 1) * 1000) / (lastMs - firstMs)).toFixed(1)} tokens/s`);
-  }
-  if (tokens) parts.push(`${about}${tokens} tokens`);
-  if (reason === "length") parts.push("cut at the length limit");
-  if (reason === "stopped") parts.push("stopped");
-  return parts.join(" · ");
-}
-
-const formatMs = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(2)} s`);
-
-async function ask(question) {
-  messages.push({ role: "user", content: question });
-  addTurn("user").body.textContent = question;
-  const { turn, body, figures } = addTurn("assistant");
-  turn.classList.add("waiting");
-  running = new AbortController();
-  update();
-  scroll.scrollTop = scroll.scrollHeight;
-
-  const chat = messages;
-  const state = { askedMs: performance.now(), firstMs: null, lastMs: null, pieces: 0, usage: null, reason: null };
-  let reply = "";
-  let painting = false;
-  const paint = () => {
-    painting = false;
-    keepAtEnd(() => {
-      render(body, reply);
-      figures.textContent = describe(state);
-    });
-  };
-  try {
-    for await (const chunk of chatChunks({ model, messages, ...SAMPLING, ...LENGTH }, running.signal)) {
-      const choice = chunk.choices[0];
-      if (choice?.delta.content) {
-        state.lastMs = performance.now();
-        state.firstMs ??= state.lastMs;
-        state.pieces += 1;
-        reply += choice.delta.content;
-        turn.classList.replace("waiting", "streaming");
-        if (!painting) requestAnimationFrame(paint); // several tokens may share a frame
-        painting = true;
-      }
-      state.reason = choice?.finish_reason ?? state.reason;
-      state.usage = chunk.usage ?? state.usage;
-    }
+    await write();
+    return true;
   } catch (error) {
-    if (error.name === "AbortError") state.reason = "stopped";
-    else fail(turn, error);
-  }
-  turn.classList.remove("waiting", "streaming");
-  paint();
-  if (state.usage) keepAtEnd(() => figures.after(promptBar(state.usage)));
-  // What was said stays in the dialogue, a stopped reply included; a question without an answer does not.
-  if (reply) chat.push({ role: "assistant", content: reply });
-  else chat.pop();
-  if (chat === messages) {
-    running = null;
-    update();
-    text.focus();
+    toast(`This could not be stored: ${storageText(error)}`, { error: true });
+    return false;
   }
 }
 
-function submit() {
-  const question = text.value.trim();
-  if (!question || running || model === null) return;
-  text.value = "";
-  ask(question);
+// ---- which dialogue is open: the address names it, so that the browser's back and a bookmark work
+
+const go = (id) => (location.hash = id);
+
+async function route() {
+  const id = location.hash.slice(1);
+  if (id === chat.id) return;
+  if (!id) {
+    if (chat.stored) chat = draft();
+  } else {
+    const loaded = busy.get(id) ?? (await load(id));
+    if (location.hash.slice(1) !== id) return; // another one has been asked for meanwhile
+    if (loaded) chat = loaded;
+    else {
+      toast("That dialogue is not stored in this browser.");
+      return newChat();
+    }
+  }
+  show();
+  list();
+}
+
+async function load(id) {
+  const found = await store.load(id);
+  return found && listen(new Chat(store, found.record, found.messages));
 }
 
 function newChat() {
-  running?.abort();
-  running = null;
-  messages = [];
-  dialogue.replaceChildren();
-  update();
-  text.focus();
+  chat = draft();
+  history.pushState(null, "", location.pathname);
+  closeDrawer();
+  show();
+  list();
+  composer.focus();
 }
 
-access.addEventListener("submit", (event) => {
-  event.preventDefault();
-  if (useKey(key.value)) {
-    key.value = "";
-    loadModel();
-  } else {
-    accessFault.textContent = "A key has no spaces and no letters outside ASCII.";
+async function rename(id, title) {
+  const record = { title, named: true };
+  if (id === chat.id) return chat.update(record);
+  const other = busy.get(id) ?? (await load(id));
+  await other?.update(record);
+}
+
+async function removeDialogue({ id, title }) {
+  busy.get(id)?.stop();
+  let gone;
+  if (!(await keep(async () => (gone = await store.remove(id))))) return;
+  models.forget(id);
+  if (id === chat.id) newChat();
+  await list();
+  const back = async () => {
+    if (!(await keep(() => store.add({ dialogues: [gone.record], messages: gone.messages })))) return;
+    await list();
+    go(id);
+  };
+  toast(`“${title}” deleted`, { action: { label: "Undo", run: back } });
+}
+
+// ---- showing
+
+let listing = false;
+let listAgain = false;
+
+/** Reads the list of dialogues and shows it; calls that come meanwhile make one more. */
+async function list() {
+  if (listing) return void (listAgain = true);
+  listing = true;
+  try {
+    do {
+      listAgain = false;
+      sidebar.show(await store.dialogues(), chat.id, new Set(busy.keys()));
+    } while (listAgain);
+  } finally {
+    listing = false;
   }
+}
+
+function show() {
+  if (chat.stored && location.hash.slice(1) !== chat.id) history.replaceState(null, "", `#${chat.id}`);
+  view.show(chat, { persona: chat.record.persona, manyModels: models.entries.length > 1 });
+  showHead();
+  showStorage();
+}
+
+function showHead() {
+  const { record } = chat;
+  const empty = chat.path.length === 0;
+  const model = models.idFor(record);
+  at("title").textContent = empty && !chat.stored ? "New dialogue" : record.title;
+  at("title").disabled = !chat.stored;
+  document.title = chat.stored ? `${record.title} · duologue` : "duologue";
+  const words = { connecting: "connecting…", unreachable: "server not reachable", locked: "API key needed" };
+  at("model").textContent = words[models.state] ?? model;
+  at("model").classList.toggle("bad", models.state === "unreachable" || models.state === "locked");
+  const context = models.contextTokens(model);
+  at("model").title = context ? `${context.toLocaleString()} tokens of context; opens the settings` : "Settings";
+  at("persona-badge").textContent = record.persona;
+  at("persona-badge").hidden = !record.persona;
+  const locked = models.state === "locked";
+  at("access").hidden = !locked;
+  at("access-fault").textContent = locked && models.keyRefused ? "The server does not know this key." : "";
+  at("welcome").hidden = !empty || locked;
+  if (empty && !locked) showPersonas();
+  composer.show(chat.id, model !== null && models.state !== "locked", chat.reply !== null);
+}
+
+async function showPersonas() {
+  const personas = await store.personas();
+  at("personas").hidden = personas.length === 0;
+  at("personas-list").replaceChildren(
+    ...personas.map(({ name, system }) => {
+      const chosen = chat.record.persona === name;
+      const button = make("button", { type: "button", className: "chip", textContent: name, "aria-pressed": String(chosen) });
+      button.addEventListener("click", () => chat.update(chosen ? { persona: "", system: "" } : { persona: name, system }));
+      return button;
+    }),
+  );
+}
+
+function showStorage() {
+  at("storage").hidden = store.durable;
+  at("storage-text").textContent = "This browser lets the page store nothing here: dialogues end with this tab. Export what you want to keep.";
+  at("storage-retry").hidden = true;
+}
+
+function showUnsaved(error, from) {
+  at("storage").hidden = false;
+  at("storage-text").textContent = `Not stored: ${storageText(error)} What is shown stays in this tab only.`;
+  at("storage-retry").hidden = false;
+  at("storage-retry").onclick = () => from.save();
+}
+
+const storageText = (error) =>
+  error?.name === "QuotaExceededError"
+    ? "the browser's space for this page is full. Delete or export dialogues."
+    : `${error?.message ?? error}`;
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // The clipboard is only for pages that come over https or from this machine; the old way works everywhere.
+    const field = make("textarea", { value: text, className: "sr-only" });
+    document.body.append(field);
+    const focused = document.activeElement;
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+    focused?.focus?.();
+  }
+  toast("Copied");
+}
+
+// ---- the drawer on narrow windows
+
+const narrow = matchMedia("(max-width: 56rem)");
+
+function openDrawer() {
+  document.body.classList.add("drawer");
+  showDrawer();
+}
+
+function closeDrawer() {
+  document.body.classList.remove("drawer");
+  showDrawer();
+}
+
+function showDrawer() {
+  const open = document.body.classList.contains("drawer");
+  at("sidebar").inert = narrow.matches && !open;
+  at("main").inert = narrow.matches && open;
+  at("open-sidebar").setAttribute("aria-expanded", String(open));
+  if (narrow.matches && open) at("new").focus();
+}
+
+// ---- events
+
+addEventListener("hashchange", route);
+narrow.addEventListener("change", closeDrawer);
+at("open-sidebar").addEventListener("click", openDrawer);
+at("close-sidebar").addEventListener("click", () => {
+  closeDrawer();
+  at("open-sidebar").focus();
 });
-at("composer").addEventListener("submit", (event) => {
-  event.preventDefault();
-  submit();
-});
-text.addEventListener("input", update);
-text.addEventListener("keydown", (event) => {
-  // While an input method composes a word, Enter only accepts it.
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-  event.preventDefault();
-  submit();
-});
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") running?.abort();
-});
-stop.addEventListener("click", () => running?.abort());
+at("shade").addEventListener("click", closeDrawer);
 at("new").addEventListener("click", newChat);
+at("title").addEventListener("click", () => editInPlace(at("title"), chat.record.title, "Name of the dialogue", (title) => rename(chat.id, title)));
+at("model").addEventListener("click", () => settings.open(chat));
+at("persona-badge").addEventListener("click", () => settings.open(chat));
+at("settings-button").addEventListener("click", () => settings.open(chat));
+at("transfer-button").addEventListener("click", () => transfer.open(chat));
+at("keys-button").addEventListener("click", () => at("keys").showModal());
+at("settings").addEventListener("close", async () => {
+  defaults = await store.value("settings", FIRST_SETTINGS);
+  show();
+});
+for (const panel of document.querySelectorAll("dialog")) {
+  // A click on the panel itself is one beside its content.
+  panel.addEventListener("click", (event) => event.target === panel && panel.close());
+  panel.querySelector(".close").addEventListener("click", () => panel.close());
+}
 at("starters").addEventListener("click", (event) => {
   const starter = event.target.closest("button");
-  if (!starter || model === null || running) return;
-  ask(starter.textContent);
+  if (starter) needsModel(true, (model) => chat.ask(starter.textContent, model));
+});
+at("access").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (useKey(at("key").value)) {
+    at("key").value = "";
+    models.load();
+  } else {
+    at("access-fault").textContent = "A key has no spaces and no letters outside ASCII.";
+  }
+});
+models.addEventListener("change", () => {
+  show();
+  if (models.state === "locked") at("key").focus();
+});
+store.addEventListener("change", async ({ detail: id }) => {
+  list();
+  if (id === chat.id) {
+    const found = await store.load(id);
+    if (found) chat.refresh(found);
+    else if (chat.stored) {
+      chat.detach();
+      toast("Another tab has deleted this dialogue. It is stored again if you go on.");
+    }
+  } else if (id === null) {
+    defaults = await store.value("settings", FIRST_SETTINGS);
+    showHead();
+  }
 });
 
-update();
-loadModel();
+bindKeys({
+  escape: () => {
+    if (document.body.classList.contains("drawer")) closeDrawer();
+    else if (chat.reply) chat.stop();
+    else if (writesText(document.activeElement)) return false;
+    else composer.focus();
+    return true;
+  },
+  search: () => {
+    openDrawer();
+    sidebar.focusSearch();
+  },
+  fresh: newChat,
+  settings: () => settings.open(chat),
+  help: () => at("keys").showModal(),
+  undo,
+});
+
+await route();
+show();
+showDrawer();
+list();
+models.load();
+composer.focus();

@@ -1,67 +1,98 @@
-// Model text to DOM nodes: paragraphs, headings, lists, fenced and inline code, bold. Text only ever becomes
+// Model text to DOM nodes: paragraphs, headings, quotes, lists, fenced and inline code, bold and italic. Text only ever becomes
 // text nodes, so nothing that a model says can become markup.
 
-/** Replaces the children of `parent` by `text`. */
+const shown = new WeakMap(); // parent to the blocks that it shows
+
+/** Makes `parent` show `text`. Blocks that are the same as before stay, so a growing text changes its last block only. */
 export function render(parent, text) {
-  parent.replaceChildren(...blocks(text.split("\n")));
+  const blocks = parse(text.split("\n"));
+  const before = shown.get(parent) ?? [];
+  let same = 0;
+  while (same < before.length && same < blocks.length && before[same].key === blocks[same].key) same += 1;
+  while (parent.childNodes.length > same) parent.lastChild.remove();
+  for (const block of blocks.slice(same)) parent.append(BUILD[block.kind](block));
+  shown.set(parent, blocks);
 }
 
-function blocks(lines) {
-  const nodes = [];
-  let paragraph = [];
-  let list = null;
-  const flush = () => {
-    if (paragraph.length) nodes.push(withInline("p", paragraph.join("\n")));
-    paragraph = [];
-    list = null;
-  };
+function parse(lines) {
+  const blocks = [];
+  let open = null; // a paragraph, quote or list that the next line may belong to
+  const add = (kind, fields) => blocks.push((open = { kind, lines: [], ...fields }));
   for (let i = 0; i < lines.length; i++) {
     const line = lines[i];
-    const fence = line.match(/^\s*(`{3,})/);
-    if (fence) {
-      flush();
-      const code = [];
-      // An open fence at the end of the text is one that is still being written.
-      while (++i < lines.length && !lines[i].trimStart().startsWith(fence[1])) code.push(lines[i]);
-      const pre = document.createElement("pre");
-      const inner = document.createElement("code");
-      inner.textContent = code.join("\n");
-      pre.append(inner);
-      nodes.push(pre);
-      continue;
-    }
+    const fence = line.match(/^\s*(`{3,}|~{3,})/);
     const heading = line.match(/^#{1,6}\s+(.+)/);
     const item = line.match(/^\s*(?:[-*•]|(\d{1,4})[.)])\s+(.+)/);
-    if (heading) {
-      flush();
-      nodes.push(withInline("h3", heading[1]));
+    const quote = line.match(/^\s*>\s?(.*)/);
+    if (fence) {
+      add("code");
+      // An open fence at the end of the text is one that is still being written.
+      while (++i < lines.length && !lines[i].trimStart().startsWith(fence[1])) open.lines.push(lines[i]);
+      open = null;
+    } else if (heading) {
+      add("heading");
+      open.lines.push(heading[1]);
+      open = null;
+    } else if (/^\s*([-*_])(?:\s*\1){2,}\s*$/.test(line)) {
+      add("rule");
+      open = null;
     } else if (item) {
-      const kind = item[1] ? "OL" : "UL";
-      if (paragraph.length || list?.tagName !== kind) {
-        flush();
-        list = document.createElement(kind);
-        if (item[1]) list.start = Number(item[1]);
-        nodes.push(list);
-      }
-      list.append(withInline("li", item[2]));
+      const kind = item[1] ? "numbers" : "bullets";
+      if (open?.kind !== kind) add(kind, item[1] ? { start: Number(item[1]) } : {});
+      open.lines.push(item[2]);
+    } else if (quote) {
+      if (open?.kind !== "quote") add("quote");
+      open.lines.push(quote[1]);
     } else if (!line.trim()) {
-      if (paragraph.length) flush();
+      if (open?.kind === "paragraph" || open?.kind === "quote") open = null; // items may be apart
     } else {
-      if (list) flush();
-      paragraph.push(line);
+      if (open?.kind !== "paragraph") add("paragraph");
+      open.lines.push(line);
     }
   }
-  flush();
-  return nodes;
+  for (const block of blocks) block.key = `${block.kind} ${block.start ?? ""}\n${block.lines.join("\n")}`;
+  return blocks;
 }
+
+const BUILD = {
+  paragraph: ({ lines }) => withInline("p", lines.join("\n")),
+  heading: ({ lines }) => withInline("h4", lines[0]),
+  rule: () => document.createElement("hr"),
+  bullets: ({ lines }) => list("ul", lines),
+  numbers({ lines, start }) {
+    const made = list("ol", lines);
+    if (start !== 1) made.start = start;
+    return made;
+  },
+  quote({ lines }) {
+    const made = document.createElement("blockquote");
+    made.append(withInline("p", lines.join("\n")));
+    return made;
+  },
+  code({ lines }) {
+    const made = document.createElement("pre");
+    made.tabIndex = 0; // it may scroll sideways, by keyboard too
+    made.append(leaf("code", lines.join("\n")));
+    return made;
+  },
+};
+
+function list(tag, items) {
+  const made = document.createElement(tag);
+  for (const item of items) made.append(withInline("li", item));
+  return made;
+}
+
+const INLINE = /(`[^`\n]+`|\*\*[^*\n]+\*\*|(?<![\w*])\*(?=\S)[^*\n]+(?<=\S)\*(?![\w*])|(?<![\w_])_(?=\S)[^_\n]+(?<=\S)_(?![\w_]))/;
 
 function withInline(tag, text) {
   const element = document.createElement(tag);
-  for (const piece of text.split(/(`[^`\n]+`|\*\*[^*\n]+\*\*)/)) {
-    if (piece.length > 2 && piece.startsWith("`")) element.append(leaf("code", piece.slice(1, -1)));
-    else if (piece.length > 4 && piece.startsWith("**")) element.append(leaf("strong", piece.slice(2, -2)));
-    else if (piece) element.append(piece);
-  }
+  text.split(INLINE).forEach((piece, index) => {
+    if (index % 2 === 0) element.append(piece);
+    else if (piece.startsWith("`")) element.append(leaf("code", piece.slice(1, -1)));
+    else if (piece.startsWith("**")) element.append(leaf("strong", piece.slice(2, -2)));
+    else element.append(leaf("em", piece.slice(1, -1)));
+  });
   return element;
 }
 

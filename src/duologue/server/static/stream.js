@@ -7,6 +7,7 @@ export class ServerError extends Error {
   constructor(error, status) {
     super(error?.message ?? `The server answered with status ${status}.`);
     this.code = error?.code ?? null;
+    this.status = status;
   }
 }
 

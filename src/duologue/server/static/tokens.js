@@ -1,8 +1,23 @@
-// The tokens of a prompt as a bar: from memory, and computed.
+// A reply's figures: in words, and the tokens of its prompt as a bar of what came from memory and what was computed.
 
-/** A bar with its numbers, for one reply's `usage`. */
-export function promptBar({ prompt_tokens: total, prompt_tokens_details: details }) {
-  const memory = details?.cached_tokens ?? 0;
+/** One line about a reply's message. */
+export function describe({ figures, reason, model }, showModel = false) {
+  if (!figures) return showModel && model ? model : "";
+  const about = figures.exact ? "" : "≈ ";
+  const parts = [];
+  if (showModel && model) parts.push(model);
+  if (figures.firstTokenMs !== null) parts.push(`first token ${formatMs(figures.firstTokenMs)}`);
+  if (figures.tokensPerS !== null) parts.push(`${about}${figures.tokensPerS.toFixed(1)} tokens/s`);
+  if (figures.tokens) parts.push(`${about}${figures.tokens} ${figures.tokens === 1 ? "token" : "tokens"}`);
+  if (reason === "length") parts.push("cut at the length limit");
+  if (reason === "stopped") parts.push("stopped");
+  return parts.join(" · ");
+}
+
+const formatMs = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(2)} s`);
+
+/** A bar with its numbers, for one reply's figures. */
+export function promptBar({ promptTokens: total, cachedTokens: memory }) {
   const parts = [
     ["memory", "from memory", memory],
     ["computed", "computed", total - memory],
