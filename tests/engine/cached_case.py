@@ -12,10 +12,11 @@ import numpy.typing as npt
 from duologue.cache.geometry import KvGeometry
 from duologue.cache.kv_cache import KvCache
 from duologue.cache.scope import DEFAULT_SCOPE, CacheScope
+from duologue.engine.chunk import Chunk
 from duologue.engine.request import NO_MARKS, PromptMarks, Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
-from duologue.engine.scheduler import Chunk, SchedulerConfig
+from duologue.engine.scheduler import SchedulerConfig
 from duologue.engine.worker import Worker
 from duologue.kernels import PAGE_TOKENS
 from duologue.models.pack import pack_model
@@ -136,9 +137,16 @@ class CachedCase:
         sampled, logits = self._step(chunks, **options)
         if not self.record:
             return sampled, logits
-        for row, chunk in enumerate(chunk for chunk in chunks if chunk.samples):
+        row = 0
+        for chunk in chunks:
+            if not chunk.samples:
+                continue
             rows = self._rows.setdefault(chunk.request.number, [])
-            rows.append((chunk.request.total_tokens - 1, logits[row].copy()))
+            for at in range(1 + len(chunk.drafts)):
+                rows.append((chunk.request.total_tokens - 1 + at, logits[row + at].copy()))
+                if at < len(chunk.drafts) and sampled[row + at] != chunk.drafts[at]:
+                    break
+            row += 1 + len(chunk.drafts)
         return sampled, logits
 
     def submit(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duologue import Engine, TokenEvent
-from duologue.engine.scheduler import Chunk
+from duologue.engine.chunk import Chunk
 
 WAIT_S = 60.0
 
@@ -74,8 +74,15 @@ def script(engine: Engine, patch: pytest.MonkeyPatch, ids: Iterable[int]) -> Non
 
     def scripted(chunks: Sequence[Chunk], **options: Any) -> Any:
         sampled, logits = step(chunks, **options)
-        for row in range(len(sampled)):
-            sampled[row] = next(tokens)
+        row = 0
+        for chunk in chunks:
+            if chunk.samples:
+                sampled[row] = next(tokens)
+                for at, draft in enumerate(chunk.drafts, start=row):
+                    if sampled[at] != draft:
+                        break
+                    sampled[at + 1] = next(tokens)
+                row += 1 + len(chunk.drafts)
         return sampled, logits
 
     patch.setattr(engine._runner, "step", scripted)

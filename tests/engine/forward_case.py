@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from duologue.engine.chunk import Chunk
 from duologue.engine.request import FixedPages, Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
-from duologue.engine.scheduler import Chunk
 from duologue.kernels import PAGE_TOKENS
 from duologue.models.packed_model import PackedModel
 

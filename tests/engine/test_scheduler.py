@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from duologue.cache.geometry import KvGeometry
 from duologue.cache.kv_cache import GLOBAL, KvCache
+from duologue.engine.chunk import Chunk
 from duologue.engine.request import Request, RequestState
 from duologue.engine.sampling_params import SamplingParams
-from duologue.engine.scheduler import Chunk, Scheduler, SchedulerConfig
+from duologue.engine.scheduler import Scheduler, SchedulerConfig
 from duologue.kernels import PAGE_TOKENS
 
 

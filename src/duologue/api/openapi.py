@@ -120,9 +120,7 @@ def _reply_schemas() -> dict[str, _Schema]:
     chat = _object(
         object={"const": "chat.completion"},
         choices=_array(
-            _object(
-                index=_COUNT, message=message, logprobs=_or_null(choice_logprobs), finish_reason=_REASONS
-            )
+            _object(index=_COUNT, message=message, logprobs=_or_null(choice_logprobs), finish_reason=_REASONS)
         ),
         **header,
     )
@@ -219,14 +217,22 @@ def _paths(models: Sequence[str]) -> _Schema:
     key = {
         "name": "key",
         **in_path,
-        "schema": {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": r"^[^\x00-\x1f\x7f-\x9f]+$"},
+        "schema": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 1024,
+            "pattern": r"^[^\x00-\x1f\x7f-\x9f]+$",
+        },
     }
     of_model = {"name": "model", "in": "query", "schema": {"enum": list(models)}}
     status = _answer("Status", "Yes")
     down = {"503": _answer("Status", "No")}
     probes = {
         path: {"get": _operation(summary, status, open_to_all=True)}
-        for path, summary in (("/health", "Whether the engines run"), ("/ready", "Whether requests are welcome"))
+        for path, summary in (
+            ("/health", "Whether the engines run"),
+            ("/ready", "Whether requests are welcome"),
+        )
     }
     for probe in probes.values():
         probe["get"]["responses"] |= down

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from duologue.bench.llama_cpp import WORKLOADS, LlamaCpp, Reading, Settings, Workload
 from duologue.cache.kv_cache import GLOBAL, LOCAL
+from duologue.engine.chunk import Chunk
 from duologue.engine.load import load_for_engine
 from duologue.engine.request import FixedPages, Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
-from duologue.engine.scheduler import Chunk
 from duologue.engine.threads import default_threads
 from duologue.kernels import PAGE_TOKENS
 from duologue.models.packed_model import PackedModel

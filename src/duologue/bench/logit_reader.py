@@ -13,7 +13,7 @@ from duologue.dialogue.tokenizer import Tokenizer
 from duologue.engine.request import FixedPages, Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
-from duologue.engine.scheduler import Chunk
+from duologue.engine.chunk import Chunk
 from duologue.engine.threads import default_threads
 from duologue.errors import InvalidRequestError
 from duologue.kernels import PAGE_TOKENS

@@ -126,13 +126,18 @@ class Engine(Generation):
         max_batch_tokens: int = SchedulerConfig.max_batch_tokens,
         max_num_seqs: int = SchedulerConfig.max_num_seqs,
         context_tokens: int | None = None,
+        speculation_tokens: int = SchedulerConfig.speculation_tokens,
         progress: bool = False,
     ) -> Engine:
         """Load a model by alias, GGUF path or Hugging Face folder; the first time it is quantised and packed.
 
         Raises ModelLoadError, UnsupportedModelError or CapacityError.
         """
-        scheduler = SchedulerConfig(max_batch_tokens=max_batch_tokens, max_num_seqs=max_num_seqs)
+        scheduler = SchedulerConfig(
+            max_batch_tokens=max_batch_tokens,
+            max_num_seqs=max_num_seqs,
+            speculation_tokens=speculation_tokens,
+        )
         return cls(
             load_for_engine(model, progress=progress),
             kv_memory_bytes=kv_memory_bytes,
@@ -280,6 +285,8 @@ class Engine(Generation):
             cache_miss_tokens_total={cause.value: count for cause, count in worker.miss_tokens_total.items()},
             cache_evicted_pages_total=sum(cache.evicted_pages),
             cache_index_bytes=cache.index_bytes,
+            drafted_tokens_total=worker.drafted_tokens_total,
+            accepted_tokens_total=worker.accepted_tokens_total,
         )
 
     @property

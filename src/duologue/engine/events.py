@@ -84,3 +84,5 @@ class EngineStats:
     cache_miss_tokens_total: Mapping[str, int]
     cache_evicted_pages_total: int
     cache_index_bytes: int
+    drafted_tokens_total: int
+    accepted_tokens_total: int

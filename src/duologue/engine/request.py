@@ -15,6 +15,7 @@ from duologue.cache.miss import NO_HINTS, MissHints
 from duologue.cache.scope import DEFAULT_SCOPE, CacheScope
 from duologue.dialogue.detokenizer import Detokenizer
 from duologue.dialogue.stop import StopMatcher
+from duologue.engine.drafter import Drafter, may_draft
 from duologue.engine.events import TokenEvent
 from duologue.engine.grammars import ReplyGrammar
 from duologue.engine.sampling_params import SamplingParams
@@ -109,6 +110,7 @@ class Request:
         self.cached_tokens: int | None = None  # of the prompt, when it was first admitted
         self.first_lookup: CacheLookup | None = None
         self.sealed = False
+        self.drafter = Drafter() if may_draft(params) else None
         self.sequence: CachedSequence | None = None
         self.tables: PageTables | None = None
         # Room for the prompt at once; replies grow it by doubling, so that a short reply costs no context-sized buffer.

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from duologue.cache.kv_cache import GLOBAL, LOCAL
+from duologue.engine.chunk import Chunk
 from duologue.engine.sampling_batch import SamplingBatch
-from duologue.engine.scheduler import Chunk
 from duologue.errors import CapacityError, InvalidRequestError
 from duologue.kernels import PAGE_TOKENS, _native, isa_name
 
@@ -109,15 +109,15 @@ class Runner:
     def step(
         self, chunks: Sequence[Chunk], *, every_logit: bool = False
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Compute the chunks and sample one token for each that asks.
+        """Compute the chunks and sample one token for each that asks, and one more for each of its drafts.
 
-        Returns the sampled ids [chunks that sample] in order, and the logits [rows, vocab]: rows of those last tokens, or
-        of every token of the step when `every_logit`. The logits are a view that the next step overwrites.
+        Returns the sampled ids [1 + drafts of each chunk that samples] in order, and the logits [rows, vocab]: rows of those
+        tokens, or of every token of the step when `every_logit`. The logits are a view that the next step overwrites.
         """
         # Between two steps of a decode every call is cold in the caches: few array operations, and none on scalars.
         requests = [chunk.request for chunk in chunks]
-        bounds = list(itertools.accumulate((chunk.count for chunk in chunks), initial=0))
-        ends = [request.computed + chunk.count for request, chunk in zip(requests, chunks, strict=True)]
+        bounds = list(itertools.accumulate((chunk.rows for chunk in chunks), initial=0))
+        ends = [request.computed + chunk.rows for request, chunk in zip(requests, chunks, strict=True)]
         columns = -(-max(ends) // PAGE_TOKENS)
         page_tables = [
             np.empty((len(chunks), columns), dtype=np.int32) if pool.shape[1] else _NO_PAGES
@@ -128,14 +128,21 @@ class Runner:
             for kind, page_table in enumerate(page_tables):
                 if page_table is not _NO_PAGES:
                     request.tables.copy_table(kind, page_table[row])
-        tokens = np.concatenate(
-            [request.tokens[request.computed : end] for request, end in zip(requests, ends, strict=True)]
-        )
+        parts = []
+        for chunk in chunks:
+            computed = chunk.request.computed
+            parts.append(chunk.request.tokens[computed : computed + chunk.count])
+            if chunk.drafts:
+                parts.append(np.array(chunk.drafts, dtype=np.int32))
+        tokens = np.concatenate(parts)
         if every_logit:
             logit_tokens = np.arange(bounds[-1], dtype=np.int32)
         else:
-            last = [end - 1 for end, chunk in zip(bounds[1:], chunks, strict=True) if chunk.samples]
-            logit_tokens = np.array(last, dtype=np.int32)
+            wanted: list[int] = []
+            for end, chunk in zip(bounds[1:], chunks, strict=True):
+                if chunk.samples:
+                    wanted.extend(range(end - 1 - len(chunk.drafts), end))
+            logit_tokens = np.array(wanted, dtype=np.int32)
         starts = np.array(bounds, dtype=np.int32)
         first_position = np.array([request.computed for request in requests], dtype=np.int32)
         if len(logit_tokens) > len(self._logits):
@@ -143,7 +150,12 @@ class Runner:
         logits = self._logits[: len(logit_tokens)]
         sampling = None
         if not every_logit:
-            rows = [(chunk.request, ()) for chunk in chunks if chunk.samples]
+            rows = [
+                (chunk.request, chunk.drafts[:count])
+                for chunk in chunks
+                if chunk.samples
+                for count in range(1 + len(chunk.drafts))
+            ]
             sampling = self.sampling = SamplingBatch(rows, self._vocab_size)
         started = time.perf_counter()
         self._executor.step(

@@ -28,7 +28,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from duologue.cache.kv_cache import GLOBAL, LOCAL, CachedSequence, KvCache
+from duologue.engine.chunk import Chunk
 from duologue.engine.request import Request, RequestState
+from duologue.engine.speculation import MOST_DRAFT_TOKENS, Speculation
 
 # A newcomer waits for another's prefill when that spares it more than so many tokens: a step's delay has its price too.
 _WORTH_WAITING_TOKENS = 32
@@ -43,7 +45,8 @@ _SHORT_PROMPTS = 16
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """`max_batch_tokens` per step, `max_num_seqs` running at once; the others as the module says.
+    """`max_batch_tokens` per step, `max_num_seqs` running at once; `speculation_tokens` is the most that a request drafts in a
+    step, 0 to draft none (`speculation`); the others as the module says.
 
     Raises ValueError naming a field out of range.
     """
@@ -52,6 +55,7 @@ class SchedulerConfig:
     max_num_seqs: int = 64
     prefill_tokens_while_decoding: int = 128
     shared_prefill_tokens: int = 64
+    speculation_tokens: int = 8
 
     def __post_init__(self) -> None:
         for name in (
@@ -62,19 +66,14 @@ class SchedulerConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.speculation_tokens <= MOST_DRAFT_TOKENS:
+            raise ValueError(
+                f"speculation_tokens must be from 0 (off) to {MOST_DRAFT_TOKENS}, not {self.speculation_tokens}"
+            )
         if self.max_num_seqs > self.max_batch_tokens:
             raise ValueError(
                 f"max_num_seqs {self.max_num_seqs} must not exceed max_batch_tokens {self.max_batch_tokens}"
             )
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Tokens [computed, computed + count) of one request in the next step; `samples` when the last of them is its newest."""
-
-    request: Request
-    count: int
-    samples: bool
 
 
 class Scheduler:
@@ -88,6 +87,7 @@ class Scheduler:
         self._decode_steps_due = 0
         self.admitted: list[Request] = []  # for the first time, since the engine last looked
         self.preemptions_total = 0
+        self.speculation = Speculation(cache, config.speculation_tokens)
 
     @property
     def has_work(self) -> bool:
@@ -123,7 +123,7 @@ class Scheduler:
             budget = min(budget, self.config.prefill_tokens_while_decoding)
             if self._decode_steps_due > 0:
                 self._decode_steps_due -= 1
-                return chunks
+                return self._with_drafts(chunks)
         streams = len(chunks)
         # After a preemption pages are short, and what was just evicted must not come back within the same step.
         if self.preemptions_total == preemptions_before:
@@ -131,13 +131,17 @@ class Scheduler:
         self._serve_prompts(budget, chunks)
         if len(chunks) > streams:
             self._decode_steps_due = min(streams // _STREAMS_PER_DECODE_STEP, _MOST_DECODE_STEPS)
-        return [chunk for chunk in chunks if chunk.request.state is RequestState.RUNNING]
+        return self._with_drafts([chunk for chunk in chunks if chunk.request.state is RequestState.RUNNING])
 
-    def computed(self, chunk: Chunk) -> None:
-        """Take note that a chunk's step has been done: pages that are full enter the cache, and the prompt's end does."""
+    def _with_drafts(self, chunks: list[Chunk]) -> list[Chunk]:
+        return self.speculation.with_drafts(chunks, self.config.max_batch_tokens, self._promised_pages)
+
+    def computed(self, chunk: Chunk, accepted: int = 0) -> None:
+        """Take note that a chunk's step has been done, and that so many of its drafts are part of the reply: pages that are
+        full enter the cache, and the prompt's end does."""
         request, page_tokens = chunk.request, self.cache.geometry.page_tokens
         before = request.computed
-        request.computed += chunk.count
+        request.computed += chunk.count + accepted
         seal = not request.sealed and request.computed >= request.prompt_tokens
         if seal or request.computed // page_tokens > before // page_tokens:
             assert request.sequence is not None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from duologue.cache.kv_cache import KvCache
 from duologue.cache.miss import MissCause, cause_of
+from duologue.engine.chunk import Chunk
 from duologue.engine.events import FinishReason, TokenEvent, TokenLogprob
 from duologue.engine.request import Request
 from duologue.engine.runner import Runner
@@ -33,6 +34,8 @@ class Worker:
         self.aborted_total = 0
         self.computed_tokens_total = 0
         self.completion_tokens_total = 0
+        self.drafted_tokens_total = 0
+        self.accepted_tokens_total = 0
         self.hit_tokens_total = 0
         self.miss_tokens_total = dict.fromkeys(MissCause, 0)
         self.steps_total = 0
@@ -48,15 +51,23 @@ class Worker:
         self._count_hits()
         if not chunks:
             return
+        forward_s = self.runner.forward_s_total
         sampled, _ = self.runner.step(chunks)
         self.steps_total += 1
+        self.scheduler.speculation.observe(chunks, self.runner.forward_s_total - forward_s)
         row = 0
         for chunk in chunks:
             self.computed_tokens_total += chunk.count
-            self.scheduler.computed(chunk)
-            if chunk.samples:
-                self._accept(chunk.request, int(sampled[row]), self.runner.sampling.logprob(row))
-                row += 1
+            if not chunk.samples:
+                self.scheduler.computed(chunk)
+                continue
+            rows = range(row, row + 1 + len(chunk.drafts))
+            self._accept(
+                chunk,
+                sampled[rows.start : rows.stop].tolist(),
+                [self.runner.sampling.logprob(r) for r in rows],
+            )
+            row = rows.stop
         self.step_s_total += time.perf_counter() - started
 
     def finish(
@@ -68,7 +79,7 @@ class Worker:
         *,
         flush: bool = True,
         error: str | None = None,
-        logprob: TokenLogprob | None = None,
+        logprobs: Sequence[TokenLogprob | None] = (),
     ) -> None:
         """End a request. What it computed stays in the cache, unless it ended by an error."""
         if flush:
@@ -85,7 +96,7 @@ class Worker:
                 text += tail
         self.scheduler.finish(request, keep=error is None)
         try:
-            _emit(request, text, token_ids, reason, error, logprob)
+            _emit(request, text, token_ids, reason, error, logprobs)
         finally:
             self._on_finished(request)
 
@@ -98,18 +109,44 @@ class Worker:
             self.miss_tokens_total[cause] += request.prompt_tokens - request.cached_tokens
         self.scheduler.admitted.clear()
 
-    def _accept(self, request: Request, token: int, logprob: TokenLogprob | None) -> None:
-        """Add a sampled token to a request and say so."""
-        grammar = request.grammar
-        problem = grammar.accept(token) if grammar else None
-        if problem is not None:
-            self.finish(request, "error", flush=False, error=problem)
+    def _accept(self, chunk: Chunk, sampled: Sequence[int], logprobs: Sequence[TokenLogprob | None]) -> None:
+        """Add what was sampled after a request's newest token, and after its drafts as far as they were right, and say so."""
+        request, drafts = chunk.request, chunk.drafts
+        text, flush, count = "", True, 0
+        reason: FinishReason | None = None
+        error: str | None = None
+        for token, draft in zip(sampled, (*drafts, None), strict=True):
+            error = request.grammar.accept(token) if request.grammar else None
+            if error is not None:
+                reason, flush = "error", False
+                break
+            count += 1
+            more, reason, flush = self._append(request, token)
+            text += more
+            # What was sampled after a wrong draft, or after the end, is of no reply.
+            if reason is not None or token != draft:
+                break
+        accepted = max(0, count - 1)
+        self.completion_tokens_total += count
+        self.computed_tokens_total += accepted
+        self.drafted_tokens_total += len(drafts)
+        self.accepted_tokens_total += accepted
+        # The newest token is not computed, whether a draft foresaw it or not: a reply leaves the same KV either way.
+        self.scheduler.computed(chunk, accepted)
+        token_ids, of_tokens = tuple(sampled[:count]), tuple(logprobs[:count])
+        if reason is not None:
+            self.finish(request, reason, token_ids, text, flush=flush, error=error, logprobs=of_tokens)
             return
+        if request.drafter is not None:
+            request.drafter.learn(len(drafts), accepted)
+        _emit(request, text, token_ids, None, None, of_tokens)
+
+    def _append(self, request: Request, token: int) -> tuple[str, FinishReason | None, bool]:
+        """Add one sampled token. Returns the text that it completes, whether and why the reply ends with it, and whether text that
+        is held back is still to come then."""
         request.append(token)
-        self.completion_tokens_total += 1
         if token in request.end_ids:
-            self.finish(request, "stop", (token,), logprob=logprob)
-            return
+            return "", "stop", True
         text = request.detokenizer.push(token) if request.detokenizer else ""
         # Below `min_tokens` text passes the matcher by: a stop string is looked for in what comes after.
         if (
@@ -119,14 +156,10 @@ class Worker:
         ):
             text, matched = request.stop_matcher.push(text)
             if matched is not None:
-                self.finish(request, "stop", (token,), text, flush=False, logprob=logprob)
-                return
+                return text, "stop", False
         if request.total_tokens >= request.max_total_tokens:
-            self.finish(request, "length", (token,), text, logprob=logprob)
-        elif grammar and grammar.ends_reply:
-            self.finish(request, "stop", (token,), text, logprob=logprob)
-        else:
-            _emit(request, text, (token,), None, None, logprob)
+            return text, "length", True
+        return text, "stop" if request.grammar and request.grammar.ends_reply else None, True
 
 
 def _emit(
@@ -135,7 +168,7 @@ def _emit(
     token_ids: tuple[int, ...],
     reason: FinishReason | None,
     error: str | None,
-    logprob: TokenLogprob | None,
+    logprobs: Sequence[TokenLogprob | None],
 ) -> None:
     request.on_event(
         TokenEvent(
@@ -146,6 +179,6 @@ def _emit(
             cached_tokens=request.cached_tokens or 0,
             completion_tokens=request.completion_tokens,
             error=error,
-            logprobs=() if logprob is None else (logprob,),
+            logprobs=tuple(logprob for logprob in logprobs if logprob is not None),
         )
     )

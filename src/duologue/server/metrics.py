@@ -64,10 +64,14 @@ class _EngineCollector(Collector):
                     family.add_metric([model], getattr(stats, field))
                 yield family
         hits = CounterMetricFamily(
-            "duologue_cache_hit_tokens", "Prompt tokens whose KV was stored, by where", labels=["model", "tier"]
+            "duologue_cache_hit_tokens",
+            "Prompt tokens whose KV was stored, by where",
+            labels=["model", "tier"],
         )
         misses = CounterMetricFamily(
-            "duologue_cache_miss_tokens", "Prompt tokens that were computed, by why", labels=["model", "cause"]
+            "duologue_cache_miss_tokens",
+            "Prompt tokens that were computed, by why",
+            labels=["model", "cause"],
         )
         for model, stats in read.items():
             hits.add_metric([model, "memory"], stats.cache_hit_tokens_total)
@@ -158,7 +162,6 @@ class ModelMetrics:
     """The metrics of one model, ready to be counted."""
 
     def __init__(self, name: str, families: _ModelFamilies) -> None:
-        self.hit_tokens = families.hit_tokens.labels(name, "memory")
         self.lookups = families.lookups.labels(name)
         self.forgotten_pages = families.forgotten_pages.labels(name)
         self.first_token = families.first_token.labels(name)

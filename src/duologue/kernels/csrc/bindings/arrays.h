@@ -31,5 +31,6 @@ void register_sampling(nb::module_& m);
 void register_executor(nb::module_& m);
 void register_prefix_cache(nb::module_& m);
 void register_spm(nb::module_& m);
+void register_suffix_match(nb::module_& m);
 
 }  // namespace duologue

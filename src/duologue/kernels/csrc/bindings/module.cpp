@@ -15,4 +15,5 @@ NB_MODULE(_native, m) {
     duologue::register_executor(m);
     duologue::register_prefix_cache(m);
     duologue::register_spm(m);
+    duologue::register_suffix_match(m);
 }

@@ -292,7 +292,9 @@ void PrefixCache::copy_table(int32_t id, PoolKind kind, int32_t* out, int64_t co
 
 int64_t PrefixCache::page_count(int32_t id) const {
     const std::lock_guard guard(mutex_);
-    return int64_t(sequence_at(id).table[kGlobalPool].size());
+    const Sequence& sequence = sequence_at(id);
+    const size_t count = sequence.table[kGlobalPool].size();
+    return int64_t(hybrid() ? std::min(count, sequence.table[kLocalPool].size()) : count);
 }
 
 }  // namespace duologue
