@@ -98,6 +98,7 @@ class CachedCase:
         max_batch_tokens: int = 96,
         threads: int = 1,
     ) -> None:
+        self.model = model
         native = model.native()
         window = max(layer.window for layer in model.spec.layers)
         geometry = KvGeometry(

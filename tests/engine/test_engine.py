@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from duologue import Engine, SamplingParams
+from duologue.engine.scheduler import SchedulerConfig
 from duologue.errors import CapacityError, InvalidRequestError
 from duologue.kernels import PAGE_TOKENS
 from duologue.models.packed_model import PackedModel
@@ -19,7 +20,9 @@ TEXT = "The quick brown fox jumps over the lazy dog, twice."
 
 @pytest.fixture
 def engine(tiny_gqa: PackedModel) -> Iterator[Engine]:
-    with Engine(tiny_gqa, kv_memory_bytes=4 << 20, threads=1) as engine:
+    """One token a step, so that events can be counted."""
+    config = SchedulerConfig(speculation_tokens=0)
+    with Engine(tiny_gqa, kv_memory_bytes=4 << 20, threads=1, scheduler=config) as engine:
         yield engine
         if engine.failure is None:
             assert_nothing_is_held(engine)

@@ -125,7 +125,9 @@ def test_smollm2_replies_are_equal_after_preemption(smollm2: PackedModel) -> Non
     with Engine(smollm2, kv_memory_bytes=64 << 20, threads=2) as engine:
         alone = [engine.generate(ids, params).token_ids for ids in prompts]
     # Each needs a second page within its reply, and there are four for three.
-    with Engine(smollm2, kv_memory_bytes=4 * smollm2.native().global_page_bytes, threads=2) as engine:
+    config = SchedulerConfig(speculation_tokens=0)
+    page_bytes = smollm2.native().global_page_bytes
+    with Engine(smollm2, kv_memory_bytes=4 * page_bytes, threads=2, scheduler=config) as engine:
         together = [completion.token_ids for completion in engine.generate_batch(prompts, params)]
         assert engine.stats().preemptions_total > 0
         engine.check_integrity()

@@ -49,6 +49,11 @@ class Speculation:
         if all(chunk.count == 1 for chunk in chunks):
             self.cost.observe(sum(chunk.rows for chunk in chunks), seconds)
 
+    def learn(self, chunk: Chunk, accepted: int) -> None:
+        """Of a chunk's drafts the first `accepted` were right."""
+        if chunk.request.drafter is not None:
+            chunk.request.drafter.learn(len(chunk.drafts), accepted)
+
     def with_drafts(
         self, chunks: list[Chunk], step_tokens: int, promised: Callable[[], PagesOfBothKinds]
     ) -> list[Chunk]:

@@ -137,8 +137,7 @@ class Worker:
         if reason is not None:
             self.finish(request, reason, token_ids, text, flush=flush, error=error, logprobs=of_tokens)
             return
-        if request.drafter is not None:
-            request.drafter.learn(len(drafts), accepted)
+        self.scheduler.speculation.learn(chunk, accepted)
         _emit(request, text, token_ids, None, None, of_tokens)
 
     def _append(self, request: Request, token: int) -> tuple[str, FinishReason | None, bool]:
