@@ -13,6 +13,7 @@ from duologue.cli.bench_cache import cache
 from duologue.cli.bench_dialogues import dialogues
 from duologue.cli.bench_lookup import lookup
 from duologue.cli.bench_residency import context, residency
+from duologue.cli.bench_speculation import speculation
 from duologue.models.registry import DEFAULT_MODEL
 
 
@@ -26,6 +27,7 @@ bench.add_command(cache)
 bench.add_command(lookup)
 bench.add_command(residency)
 bench.add_command(context)
+bench.add_command(speculation)
 
 
 @bench.command()

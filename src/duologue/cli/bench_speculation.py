@@ -1,0 +1,69 @@
+"""`duologue bench speculation`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from duologue.models.registry import DEFAULT_MODEL
+
+
+@click.command()
+@click.argument("model", default=DEFAULT_MODEL)
+@click.option("--threads", type=click.IntRange(1), help="All cores unless given.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Turns of both engines.")
+@click.option("--streams", type=click.IntRange(1, 64), default=1, show_default=True, help="Replies at once.")
+@click.option(
+    "--speculation", type=click.IntRange(1, 32), default=8, show_default=True, help="Most tokens of a draft."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def speculation(
+    model: str, threads: int | None, rounds: int, streams: int, speculation: int, as_json: bool
+) -> None:
+    """Decode speed with drafts and without, on replies that repeat their prompt and on free chat.
+
+    Fails when a reply with drafts differs from the one without.
+    """
+    from duologue.bench.speculation import bench_speculation
+
+    def say(text: str) -> None:
+        if not as_json:
+            click.echo(text, err=True)
+
+    readings = bench_speculation(
+        model,
+        threads=threads,
+        rounds=rounds,
+        streams=streams,
+        speculation_tokens=speculation,
+        on_progress=say,
+    )
+    if as_json:
+        result = [
+            {
+                "kind": reading.kind,
+                "tokens": reading.tokens[0],
+                "plain_tokens_per_s": reading.plain_tokens_per_s,
+                "drafting_tokens_per_s": reading.drafting_tokens_per_s,
+                "speedup": reading.speedup,
+                "speedups": reading.speedups,
+                "drafted_tokens": reading.drafted,
+                "accepted_tokens": reading.accepted,
+                "acceptance": reading.acceptance,
+            }
+            for reading in readings
+        ]
+        click.echo(json.dumps(result, indent=2))
+        return
+    click.echo(
+        f"{'reply':<16}{'tokens':>8}{'tokens/s':>10}{'drafting':>10}{'speedup':>9}   rounds      accepted"
+    )
+    for reading in readings:
+        low, high = min(reading.speedups), max(reading.speedups)
+        click.echo(
+            f"{reading.kind:<16}{reading.tokens[0]:>8}{reading.plain_tokens_per_s:>10.1f}"
+            f"{reading.drafting_tokens_per_s:>10.1f}{reading.speedup:>8.2f}x   {low:.2f}-{high:.2f}   "
+            f"{reading.accepted} of {reading.drafted} ({100 * reading.acceptance:.0f} %)"
+        )
+    click.echo("every reply with drafts was equal to the one without")
