@@ -238,8 +238,7 @@ def test_every_end_comes_where_it_comes_without_drafts(tiny_gqa: PackedModel, pa
             plain = reply_of(engine, ids, stopping)
             assert plain[2] == "stop"
             assert reply_of(engine, ids, stopping, oracle=tokens) == plain
-            engine._worker._eos_ids = frozenset({tokens[at]})
-            ending = dataclasses.replace(params, ignore_eos=False)
+            ending = dataclasses.replace(params, stop_token_ids=(tokens[at],))
             plain, before = reply_of(engine, ids, ending), engine.stats()
             assert plain[1] == tokens[: tokens.index(tokens[at]) + 1]
             assert plain[2] == "stop"
@@ -249,7 +248,6 @@ def test_every_end_comes_where_it_comes_without_drafts(tiny_gqa: PackedModel, pa
                 after.drafted_tokens_total - before.drafted_tokens_total
                 > after.accepted_tokens_total - before.accepted_tokens_total
             )
-            engine._worker._eos_ids = frozenset()
         assert ended_inside_drafts > 0
         engine.check_integrity()
 

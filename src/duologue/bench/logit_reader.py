@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from duologue.bench.float_attention import float_attention_logits
 from duologue.dialogue.tokenizer import Tokenizer
+from duologue.engine.chunk import Chunk
 from duologue.engine.request import FixedPages, Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
-from duologue.engine.chunk import Chunk
 from duologue.engine.threads import default_threads
 from duologue.errors import InvalidRequestError
 from duologue.kernels import PAGE_TOKENS
