@@ -80,7 +80,8 @@ def test_ids_outside_the_vocabulary_are_refused_by_name(change: dict[str, Any], 
         ("yaml", "x", "json_object, json_schema, regex, lark"),
         ("json_schema", "", "empty"),
         ("json_object", "{}", "takes no text"),
-        ("regex", "é" * MAX_GRAMMAR_BYTES, "bytes, more than"),
+        ("regex", "é" * MAX_GRAMMAR_BYTES["regex"], "bytes, more than"),
+        ("regex", "\ud800", "half of a character"),
     ],
 )
 def test_a_grammar_that_can_mean_nothing_is_refused(kind: Any, text: str, message: str) -> None:

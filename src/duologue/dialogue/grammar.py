@@ -8,7 +8,13 @@ from typing import Literal, get_args
 from duologue.errors import InvalidRequestError
 
 GrammarKind = Literal["json_object", "json_schema", "regex", "lark"]
-MAX_GRAMMAR_BYTES = 256 << 10
+MAX_GRAMMAR_BYTES: dict[GrammarKind, int] = {
+    "json_object": 0,
+    "json_schema": 64 << 10,
+    "regex": 16 << 10,
+    "lark": 16 << 10,
+}
+"""What is larger may take a compiler minutes."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +22,7 @@ class Grammar:
     """`text` is a JSON schema as JSON text, a regular expression or a Lark grammar; empty for `json_object`.
 
     Raises InvalidRequestError for a kind that does not exist and for a text that is missing or larger than
-    `MAX_GRAMMAR_BYTES`. Whether the text means something is known once an engine compiles it.
+    its kind's `MAX_GRAMMAR_BYTES`. Whether the text means something is known once an engine compiles it.
     """
 
     kind: GrammarKind
@@ -32,8 +38,13 @@ class Grammar:
             return
         if not self.text:
             raise InvalidRequestError(f"the {self.kind} is empty")
-        size_bytes = len(self.text.encode("utf-8", errors="surrogatepass"))
-        if size_bytes > MAX_GRAMMAR_BYTES:
+        try:
+            size_bytes = len(self.text.encode())
+        except UnicodeEncodeError:
             raise InvalidRequestError(
-                f"the {self.kind} has {size_bytes} bytes, more than {MAX_GRAMMAR_BYTES}; make it smaller"
+                f"the {self.kind} holds half of a character; send valid Unicode"
+            ) from None
+        if size_bytes > MAX_GRAMMAR_BYTES[self.kind]:
+            raise InvalidRequestError(
+                f"the {self.kind} has {size_bytes} bytes, more than {MAX_GRAMMAR_BYTES[self.kind]}; make it smaller"
             )

@@ -3,13 +3,14 @@
 A token is allowed when its bytes keep the reply a beginning of something that the grammar takes. Control tokens never are, end
 tokens where the grammar may end. llguidance walks the vocabulary as a tree of bytes, so a step costs some tens of microseconds.
 
-Grammars come from clients: what one may cost is bounded by `_limits`. Whoever passes them while the grammar is compiled gets an
-InvalidRequestError; a reply that passes them on the way ends with an error, and others are not touched.
+Grammars come from clients: what one may cost is bounded by `_limits`. One that passes them while it is compiled, or in its first
+mask, is refused; a reply that passes them on the way ends with an error, and others are not touched.
 """
 
 from __future__ import annotations
 
 import json
+import queue
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from duologue.dialogue.grammar import Grammar
 from duologue.dialogue.tokenizer import Tokenizer
 from duologue.errors import InvalidRequestError
+from duologue.kernels.sampling import mask_words
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -29,6 +31,15 @@ KEPT_GRAMMARS = 32
 """Compiled ones that are kept, the last used: a hostile one may take `_MAX_LEXER_STATES` of about 1.5 kB each."""
 
 _MAX_LEXER_STATES = 20_000
+_INITIAL_LEXER_FUEL = (
+    200_000  # nested counted repetitions take seconds and hundreds of megabytes at the default of a million
+)
+_STEP_LEXER_FUEL = 50_000  # a few milliseconds, for which the streams of others wait
+_COMPILE_S = 20.0
+_MOST_COMPILING = 4
+_STACK_BYTES = 256 << 20
+"""llguidance recurses along chains of rules, and a stack that overflows takes the process with it. Only what is touched becomes
+resident."""
 _MESSAGE_CHARS = 500
 # A small model may choose white space for ever where any amount of it is allowed.
 _WHITE_SPACE = r"[ \t\r\n]{1,32}"
@@ -37,14 +48,23 @@ _WHITE_SPACE = r"[ \t\r\n]{1,32}"
 def _limits() -> LLParserLimits:
     from llguidance import LLParserLimits
 
-    return LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+    return LLParserLimits(
+        max_lexer_states=_MAX_LEXER_STATES,
+        initial_lexer_fuel=_INITIAL_LEXER_FUEL,
+        step_lexer_fuel=_STEP_LEXER_FUEL,
+        verbose_errors=False,
+    )
 
 
 class ReplyGrammar:
     """Where one reply stands in its grammar. For one thread at a time."""
 
-    def __init__(self, matcher: LLMatcher, *, has_end_token: bool = True) -> None:
+    def __init__(
+        self, matcher: LLMatcher, permitted: npt.NDArray[np.uint32], *, has_end_token: bool = True
+    ) -> None:
+        """`permitted` [mask_words(vocab)] has a bit for each token that any grammar may ask for."""
         self._matcher = matcher
+        self._permitted = permitted
         self._has_end_token = has_end_token
 
     @property
@@ -68,6 +88,7 @@ class ReplyGrammar:
             mask.fill(0)
         else:
             matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+            mask &= self._permitted
         if taken:
             matcher.rollback(taken)
 
@@ -91,6 +112,8 @@ class Grammars:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._native: LLTokenizer | None = None
+        self._permitted = _permitted(tokenizer, vocab_size)
+        self._compiling: list[threading.Thread] = []
         self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
         self._tokenizer_lock = threading.Lock()
@@ -113,19 +136,52 @@ class Grammars:
             return self._begin(compiled)
 
     def _begin(self, compiled: LLMatcher) -> ReplyGrammar:
-        return ReplyGrammar(compiled.deep_copy(), has_end_token=bool(self._tokenizer.eos_ids))
+        has_end_token = bool(self._tokenizer.eos_ids)
+        return ReplyGrammar(compiled.deep_copy(), self._permitted, has_end_token=has_end_token)
 
     def _compile(self, grammar: Grammar, param: str | None) -> LLMatcher:
+        """On a thread of its own, for the stack and for the time limit; one that passes the latter is left to itself."""
+        done: queue.SimpleQueue[LLMatcher | str] = queue.SimpleQueue()
+        with self._lock:
+            self._compiling = [thread for thread in self._compiling if thread.is_alive()]
+            if len(self._compiling) >= _MOST_COMPILING:
+                raise InvalidRequestError(
+                    "too many grammars are being compiled; try again later", param=param, code="overloaded"
+                )
+            thread = threading.Thread(
+                target=lambda: done.put(self._compiled_or_why(grammar)), name="duologue-grammar", daemon=True
+            )
+            before = threading.stack_size(_STACK_BYTES)
+            try:
+                thread.start()
+            finally:
+                threading.stack_size(before)
+            self._compiling.append(thread)
+        try:
+            result = done.get(timeout=_COMPILE_S)
+        except queue.Empty:
+            result = f"it takes more than {_COMPILE_S:g} seconds to compile"
+        if isinstance(result, str):
+            raise InvalidRequestError(
+                f"the {grammar.kind.replace('_', ' ')} cannot be used: {_short(result)}; correct or simplify it",
+                param=param,
+                code="invalid_grammar",
+            )
+        return result
+
+    def _compiled_or_why(self, grammar: Grammar) -> LLMatcher | str:
         from llguidance import LLMatcher
 
         try:
-            source = _source(grammar)
-        except (ValueError, RecursionError) as error:
-            raise _refusal(grammar, str(error), param) from None
-        matcher = LLMatcher(self._llguidance_tokenizer(), source, log_level=0, limits=_limits())
-        if matcher.is_error():
-            raise _refusal(grammar, matcher.get_error(), param)
-        return matcher
+            matcher = LLMatcher(self._llguidance_tokenizer(), _source(grammar), log_level=0, limits=_limits())
+            if not matcher.is_error():
+                # Much of the work is put off until the first mask.
+                matcher.compute_bitmask()
+            return matcher.get_error() or matcher
+        except RecursionError:
+            return "it is nested too deeply"
+        except Exception as error:
+            return str(error)
 
     def _llguidance_tokenizer(self) -> LLTokenizer:
         with self._tokenizer_lock:
@@ -177,12 +233,13 @@ def _source(grammar: Grammar) -> str:
     )
 
 
-def _refusal(grammar: Grammar, why: str, param: str | None) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"the {grammar.kind.replace('_', ' ')} cannot be used: {_short(why)}; correct or simplify it",
-        param=param,
-        code="invalid_grammar",
-    )
+def _permitted(tokenizer: Tokenizer, vocab_size: int) -> npt.NDArray[np.uint32]:
+    """Bits of all tokens but control tokens; end tokens have theirs."""
+    bits = np.zeros(32 * mask_words(vocab_size), dtype=np.uint8)
+    bits[:vocab_size] = 1
+    bits[[token for token in tokenizer.special_tokens.values() if token < vocab_size]] = 0
+    bits[[token for token in tokenizer.eos_ids if token < vocab_size]] = 1
+    return np.packbits(bits, bitorder="little").view(np.uint32)
 
 
 def _short(message: str) -> str:
