@@ -35,12 +35,14 @@ _INITIAL_LEXER_FUEL = (
     200_000  # nested counted repetitions take seconds and hundreds of megabytes at the default of a million
 )
 _STEP_LEXER_FUEL = 50_000  # a few milliseconds, for which the streams of others wait
+_MAX_ITEMS = 10_000  # an object of a thousand optional properties takes four thousand
 _COMPILE_S = 20.0
 _MOST_COMPILING = 4
 _STACK_BYTES = 256 << 20
 """llguidance recurses along chains of rules, and a stack that overflows takes the process with it. Only what is touched becomes
 resident."""
-_MESSAGE_CHARS = 500
+_MESSAGE_CHARS = 400
+_DEAD_END = "what it asks for is no token of this model that text can have"
 # A small model may choose white space for ever where any amount of it is allowed.
 _WHITE_SPACE = r"[ \t\r\n]{1,32}"
 
@@ -52,6 +54,7 @@ def _limits() -> LLParserLimits:
         max_lexer_states=_MAX_LEXER_STATES,
         initial_lexer_fuel=_INITIAL_LEXER_FUEL,
         step_lexer_fuel=_STEP_LEXER_FUEL,
+        max_items_in_row=_MAX_ITEMS,
         verbose_errors=False,
     )
 
@@ -66,11 +69,17 @@ class ReplyGrammar:
         self._matcher = matcher
         self._permitted = permitted
         self._has_end_token = has_end_token
+        self._dead_end = False
 
     @property
     def has_ended(self) -> bool:
         """Whether nothing may follow but an end token."""
-        return self._matcher.is_stopped()
+        return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    @property
+    def error(self) -> str:
+        """Why it cannot be followed; empty while it can."""
+        return self._matcher.get_error()
 
     @property
     def ends_reply(self) -> bool:
@@ -80,7 +89,7 @@ class ReplyGrammar:
     def fill(self, mask: npt.NDArray[np.uint32], drafted: Sequence[int] = ()) -> None:
         """Set the bits [mask_words(vocab)] of the tokens that may follow the reply and `drafted`.
 
-        None are set when nothing may follow; what is sampled then is refused by `accept`.
+        None are set when nothing may follow; whatever is sampled then is refused by `accept`.
         """
         matcher = self._matcher
         taken = matcher.try_consume_tokens(list(drafted)) if drafted else 0
@@ -91,18 +100,21 @@ class ReplyGrammar:
             mask &= self._permitted
         if taken:
             matcher.rollback(taken)
+        elif not drafted:
+            self._dead_end = not mask.any()
 
     def allowed(self, drafted: Sequence[int]) -> int:
         """How many of these tokens, from the first, may follow the reply."""
         return self._matcher.validate_tokens(list(drafted))
 
     def accept(self, token: int) -> str | None:
-        """Go on by a token. Returns why that cannot be: it passes a limit, or no token of the vocabulary could follow."""
-        if self._matcher.consume_token(token):
-            return None
-        return (
-            f"the grammar cannot be followed any further ({_short(self._matcher.get_error())}); simplify it"
-        )
+        """Go on by a token. Returns why that cannot be: a limit is passed, or no token of the vocabulary could follow."""
+        error = self.error or (_DEAD_END if self._dead_end else "")
+        if not error:
+            if self._matcher.consume_token(token):
+                return None
+            error = self.error
+        return f"the grammar cannot be followed any further: {_short(error)}"
 
 
 class Grammars:
@@ -175,13 +187,24 @@ class Grammars:
         try:
             matcher = LLMatcher(self._llguidance_tokenizer(), _source(grammar), log_level=0, limits=_limits())
             if not matcher.is_error():
-                # Much of the work is put off until the first mask.
-                matcher.compute_bitmask()
-            return matcher.get_error() or matcher
+                return self._why_it_cannot_begin(matcher.deep_copy()) or matcher
+            return matcher.get_error()
         except RecursionError:
             return "it is nested too deeply"
         except Exception as error:
             return str(error)
+
+    def _why_it_cannot_begin(self, matcher: LLMatcher) -> str:
+        """Much of the work is put off until the first mask and the first token: better here than on the engine's thread."""
+        mask = np.empty_like(self._permitted)
+        ReplyGrammar(matcher, self._permitted).fill(mask)
+        if matcher.is_error():
+            return matcher.get_error()
+        if not mask.any():
+            return _DEAD_END
+        word = int(np.flatnonzero(mask)[0])
+        matcher.consume_token(32 * word + (int(mask[word]) & -int(mask[word])).bit_length() - 1)
+        return matcher.get_error()
 
     def _llguidance_tokenizer(self) -> LLTokenizer:
         with self._tokenizer_lock:
@@ -191,8 +214,8 @@ class Grammars:
                 vocabulary = _ByteVocabulary(self._tokenizer, self._vocab_size)
                 self._native = LLTokenizer(
                     TokenizerWrapper(vocabulary),
-                    n_vocab=len(vocabulary.tokens),
-                    eos_token=sorted(self._tokenizer.eos_ids) or vocabulary.eos_token_id,
+                    n_vocab=self._vocab_size,
+                    eos_token=vocabulary.eos_token_ids,
                 )
             return self._native
 
@@ -205,11 +228,11 @@ class _ByteVocabulary:
         self.tokens = [tokenizer.token_bytes(token) for token in range(vocab_size)]
         self.special_token_ids = sorted(tokenizer.special_tokens.values())
         self.bos_token_id = tokenizer.bos_id
-        eos_ids = sorted(tokenizer.eos_ids)
-        if not eos_ids:  # one past the model's, which masks it away: the reply ends when the grammar does
-            self.tokens.append(b"<end>")
-            self.special_token_ids.append(vocab_size)
-        self.eos_token_id = eos_ids[0] if eos_ids else vocab_size
+        # A model without an end token lends another one, which is masked away: the reply ends when its grammar does.
+        self.eos_token_ids = sorted(tokenizer.eos_ids) or self.special_token_ids[:1]
+        if not self.eos_token_ids:
+            raise ValueError("this model has no special token at all, so no grammar can end")
+        self.eos_token_id = self.eos_token_ids[0]
 
     def __call__(self, text: str | bytes) -> list[int]:
         if isinstance(text, bytes):
@@ -226,7 +249,7 @@ def _source(grammar: Grammar) -> str:
     if grammar.kind == "lark":
         return LLMatcher.grammar_from_lark(grammar.text)
     schema = {"type": "object"} if grammar.kind == "json_object" else json.loads(grammar.text)
-    if not isinstance(schema, dict | bool):
+    if not isinstance(schema, dict):
         raise ValueError("a schema is a JSON object")
     return LLMatcher.grammar_from_json_schema(
         json.dumps(schema), overrides={"whitespace_pattern": _WHITE_SPACE}
@@ -243,5 +266,6 @@ def _permitted(tokenizer: Tokenizer, vocab_size: int) -> npt.NDArray[np.uint32]:
 
 
 def _short(message: str) -> str:
-    first = message.strip().split("\n\n")[0].rstrip(".")
-    return first if len(first) <= _MESSAGE_CHARS else first[:_MESSAGE_CHARS] + "..."
+    message = message.replace("NoExtensionBias", "no text at all would satisfy it")
+    text = " ".join(message.replace("<non-verbose/>", "").split()).rstrip(".")
+    return text if len(text) <= _MESSAGE_CHARS else text[:_MESSAGE_CHARS] + "..."
