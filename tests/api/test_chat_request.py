@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from duologue.api.chat import MAX_STOP_STRINGS, ChatCompletionRequest, parse_chat_request
+from duologue.api.chat import ChatCompletionRequest, parse_chat_request
+from duologue.api.messages import MAX_MESSAGES
+from duologue.api.sampling_fields import MAX_STOP_STRINGS
+from duologue.dialogue.grammar import Grammar
 from duologue.errors import InvalidRequestError
 
 _BASE: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -43,6 +46,54 @@ def test_every_sampling_field_reaches_the_engine() -> None:
 def test_both_spellings_of_the_reply_limit() -> None:
     assert parse(max_completion_tokens=5).sampling_params().max_tokens == 5
     assert parse(max_completion_tokens=5, max_tokens=5).sampling_params().max_tokens == 5
+
+
+def test_the_other_sampling_fields_reach_the_engine() -> None:
+    params = parse(
+        min_p=0.1,
+        presence_penalty=1,
+        frequency_penalty=-1,
+        repetition_penalty=1.2,
+        logit_bias={"5": -100, "7": 2.5},
+        logprobs=True,
+        top_logprobs=3,
+        min_tokens=2,
+        stop_token_ids=[9],
+    ).sampling_params()
+    assert (params.min_p, params.presence_penalty, params.frequency_penalty) == (0.1, 1, -1)
+    assert (params.repetition_penalty, params.logit_bias) == (1.2, ((5, -100), (7, 2.5)))
+    assert (params.logprobs, params.min_tokens, params.stop_token_ids) == (3, 2, (9,))
+    assert parse(logprobs=True).sampling_params().logprobs == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "text"),
+    [
+        ({"response_format": {"type": "json_object"}}, "json_object", ""),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "null"}}}},
+            "json_schema",
+            '{"type": "null"}',
+        ),
+        ({"structured_outputs": {"json": {"type": "null"}}}, "json_schema", '{"type": "null"}'),
+        ({"structured_outputs": {"choice": ["a", 'b"']}}, "lark", 'start: "a" | "b\\""'),
+        ({"structured_outputs": {"grammar": 'start: "x"'}}, "lark", 'start: "x"'),
+        ({"guided_regex": "a+"}, "regex", "a+"),
+        ({"guided_json": '{"type": "null"}'}, "json_schema", '{"type": "null"}'),
+    ],
+)
+def test_what_a_reply_has_to_look_like(fields: dict[str, Any], kind: str, text: str) -> None:
+    assert parse(**fields).structure() == Grammar(kind, text)  # type: ignore[arg-type]
+
+
+def test_calls_and_their_results_reach_the_template() -> None:
+    request = parse(**_called('{"a": 1}'), tools=[_TOOL])
+    assert request.template_messages()[0]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
+    assert (request.choice_of_tools.mode, parse().choice_of_tools.mode) == ("auto", "none")
+    assert parse(tools=[_TOOL], tool_choice=_named("f")).choice_of_tools.name == "f"
+    assert parse(tools=[_TOOL], tool_choice="none").template_tools() is None
+    result = parse(messages=[{"role": "tool", "content": "7", "tool_call_id": "1"}])
+    assert result.template_messages() == [{"role": "tool", "content": "7", "tool_call_id": "1"}]
 
 
 def test_one_stop_string_needs_no_list() -> None:
@@ -115,17 +166,7 @@ def test_fields_that_change_nothing_are_accepted(fields: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("n", 2),
-        ("n", True),
-        ("logprobs", True),
-        ("top_logprobs", 3),
-        ("logit_bias", {"5": 1}),
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
-        ("tool_choice", "required"),
         ("functions", [{"name": "f"}]),
-        ("response_format", {"type": "json_object"}),
-        ("frequency_penalty", 0.5),
-        ("presence_penalty", -1),
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "a"}),
         ("reasoning_effort", "high"),
@@ -144,6 +185,19 @@ _CONTENT = "messages[0].content"
 
 def _with_message(message: Any) -> dict[str, Any]:
     return {"messages": [message]}
+
+
+_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+_CALL = "messages[0].tool_calls[0].function"
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def _called(arguments: str) -> dict[str, Any]:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return _with_message({"role": "assistant", "content": None, "tool_calls": [call]})
 
 
 @pytest.mark.parametrize(
@@ -196,6 +250,44 @@ def _with_message(message: Any) -> dict[str, Any]:
         ({"truncation_step": 5}, "truncation_step", "invalid_value"),
         ({"truncation": "disabled", "truncation_reserve": 5}, "truncation_reserve", "invalid_value"),
         ({"temprature": 1}, "temprature", "unknown_parameter"),
+        ({"n": 0}, "n", "below_min_value"),
+        ({"n": 1000}, "n", "above_max_value"),
+        ({"n": True}, "n", "invalid_type"),
+        ({"min_p": 1.1}, "min_p", "above_max_value"),
+        ({"presence_penalty": 2.1}, "presence_penalty", "above_max_value"),
+        ({"frequency_penalty": float("nan")}, "frequency_penalty", "invalid_value"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "below_min_value"),
+        ({"logit_bias": {"x": 1}}, "logit_bias.x", "invalid_value"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5", "above_max_value"),
+        ({"logprobs": 1}, "logprobs", "invalid_type"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "above_max_value"),
+        ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens", "invalid_value"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]", "below_min_value"),
+        ({"stop": ["a"] * 10_000}, "stop", "array_above_max_length"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type", "invalid_value"),
+        ({"response_format": {"type": "json_schema"}}, "response_format", "invalid_value"),
+        ({"structured_outputs": {}}, "structured_outputs", "invalid_value"),
+        ({"structured_outputs": {"regex": "a", "grammar": "b"}}, "structured_outputs", "invalid_value"),
+        ({"structured_outputs": {"regex": "a" * 300_000}}, "structured_outputs.regex", "invalid_value"),
+        ({"guided_regex": "a", "guided_json": {}}, "guided_json", "invalid_value"),
+        (
+            {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
+            "structured_outputs",
+            "invalid_value",
+        ),
+        ({"tools": [{}]}, "tools[0].type", "missing_required_parameter"),
+        ({"tools": [_TOOL, _TOOL]}, "tools", "invalid_value"),
+        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"tools": [_TOOL], "tool_choice": "maybe"}, "tool_choice", "invalid_value"),
+        ({"tools": [_TOOL], "tool_choice": _named("g")}, "tool_choice", "invalid_value"),
+        (
+            {"tools": [_TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}},
+            "tool_choice",
+            "invalid_value",
+        ),
+        (_called('{"a": 1'), f"{_CALL}.arguments", "invalid_value"),
+        (_called("[1]"), f"{_CALL}.arguments", "invalid_value"),
         ({"model": ""}, "model", "empty_string"),
         ({"model": 5}, "model", "invalid_type"),
         ({"model": None}, "model", "missing_required_parameter"),
@@ -207,12 +299,13 @@ def _with_message(message: Any) -> dict[str, Any]:
         (_with_message({"content": "x"}), "messages[0].role", "missing_required_parameter"),
         (_with_message({"role": "user", "content": None}), "messages[0].content", "invalid_type"),
         (_with_message({"role": "king", "content": "x"}), "messages[0].role", "invalid_value"),
-        (_with_message({"role": "tool", "content": "x"}), "messages[0]", "unsupported_value"),
+        (_with_message({"role": "function", "content": "x"}), "messages[0]", "unsupported_value"),
+        ({"messages": [_BASE["messages"][0]] * (MAX_MESSAGES + 1)}, "messages", "array_above_max_length"),
         (_with_message({"role": "user", "content": "x", "mood": 1}), "messages[0].mood", "unknown_parameter"),
         (
             _with_message({"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}),
-            "messages[0]",
-            "unsupported_value",
+            "messages[0].tool_calls[0].function",
+            "missing_required_parameter",
         ),
         (
             _with_message({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}),
@@ -228,9 +321,11 @@ def _with_message(message: Any) -> dict[str, Any]:
     ],
 )
 def test_wrong_fields_are_named(fields: dict[str, Any], param: str, code: str) -> None:
-    error = refusal(json.dumps({**_BASE, **fields}).encode())
+    with pytest.raises(InvalidRequestError) as caught:
+        parse(**fields).structure()
+    error = caught.value
     assert (error.param, error.code) == (param, code)
-    assert f"'{param}'" in str(error)
+    assert f"'{param}'" in str(error) or param.split(".")[-1] in str(error)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +352,7 @@ def test_broken_bodies_are_explained(body: bytes, code: str, says: str) -> None:
     assert says in str(error)
 
 
-@pytest.mark.parametrize(("digits", "code"), [(4000, "missing_required_parameter"), (10_000, "invalid_json")])
+@pytest.mark.parametrize(("digits", "code"), [(4000, "above_max_value"), (10_000, "invalid_json")])
 def test_absurd_numbers_are_refused(digits: int, code: str) -> None:
     assert refusal(b'{"model": "m", "seed": ' + b"9" * digits + b"}").code == code
 

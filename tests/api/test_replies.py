@@ -8,7 +8,8 @@ import pytest
 from openai.types import Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from duologue.api.replies import DONE_EVENT, ChunkEncoder, Usage, chat_completion, error_event, model_object
+from duologue.api.chat_replies import ChatChoice, ChatChunks, chat_completion
+from duologue.api.replies import DONE_EVENT, Header, Usage, error_event, model_object
 
 _USAGE = Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=2)
 
@@ -21,7 +22,7 @@ def chunks(events: bytes) -> list[dict[str, object]]:
 
 
 def test_a_whole_reply() -> None:
-    body = chat_completion("id-1", 5, "m", 'say "hi" 😀\n', "stop", _USAGE)
+    body = chat_completion(Header("id-1", 5, "m"), [ChatChoice('say "hi" 😀\n', "stop")], _USAGE)
     completion = ChatCompletion.model_validate_json(body, strict=True)
     assert completion.choices[0].message.content == 'say "hi" 😀\n'
     assert completion.choices[0].finish_reason == "stop"
@@ -34,8 +35,9 @@ def test_a_whole_reply() -> None:
 
 @pytest.mark.parametrize("with_usage", [False, True])
 def test_a_streamed_reply(with_usage: bool) -> None:
-    encoder = ChunkEncoder("id-1", 5, 'odd "name"', with_usage=with_usage)
-    events = encoder.role() + encoder.delta("Hel") + encoder.delta("lo") + encoder.finish("length", _USAGE)
+    encoder = ChatChunks(Header("id-1", 5, 'odd "name"'), with_usage=with_usage)
+    events = encoder.role() + encoder.delta("Hel") + encoder.delta("lo") + encoder.finish("length")
+    events += encoder.end(_USAGE)
     assert events.endswith(DONE_EVENT)
     objects = chunks(events[: -len(DONE_EVENT)])
     parsed = [ChatCompletionChunk.model_validate(chunk) for chunk in objects]
@@ -56,7 +58,7 @@ def test_a_streamed_reply(with_usage: bool) -> None:
     "text", ["\n\ndata: x", "\r", "\u2028\u2029\x85", "\x00", "</script>", '"\\', "日本語😀"]
 )
 def test_no_text_can_break_the_framing(text: str) -> None:
-    event = ChunkEncoder("i", 1, "m", with_usage=False).delta(text)
+    event = ChatChunks(Header("i", 1, "m")).delta(text)
     # Clients differ in what they take for a line end; none may appear inside an event.
     assert len(event.decode().splitlines()) == 2
     (chunk,) = chunks(event)

@@ -62,9 +62,12 @@ def test_broken_bodies(client: httpx.Client, body: bytes, code: str) -> None:
         ('"max_tokens": -1', "max_tokens"),
         ('"seed": 1.5', "seed"),
         ('"stop": [""]', "stop[0]"),
-        ('"n": 3', "n"),
-        ('"tools": [{}]', "tools"),
-        ('"response_format": {"type": "json_object"}', "response_format"),
+        ('"n": 1000', "n"),
+        ('"tools": [{}]', "tools[0].type"),
+        ('"tools": [{"type": "function", "function": {"name": "f"}}]', "tools"),
+        ('"top_logprobs": 2', "top_logprobs"),
+        ('"logit_bias": {"999999": 1}', "logit_bias"),
+        ('"response_format": {"type": "json_schema"}', "response_format"),
     ],
 )
 def test_bad_parameters(client: httpx.Client, served: RunningServer, fields: str, param: str) -> None:

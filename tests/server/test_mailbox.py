@@ -22,7 +22,7 @@ def test_events_of_many_requests_arrive_in_order() -> None:
     async def read(mailbox: Mailbox) -> list[int]:
         numbers: list[int] = []
         while True:
-            for item, _ in await mailbox.take():
+            for _, item, _ in await mailbox.take():
                 numbers.append(item.token_ids[0])
                 if item.finish_reason:
                     return numbers
@@ -35,7 +35,7 @@ def test_events_of_many_requests_arrive_in_order() -> None:
         def produce() -> None:
             for number in range(count):
                 for box in boxes:
-                    postman.post(box, event(number, last=number == count - 1))
+                    postman.post(box, 0, event(number, last=number == count - 1))
 
         thread = threading.Thread(target=produce)
         thread.start()
@@ -51,7 +51,7 @@ def test_a_late_reader_gets_everything_as_one_piece() -> None:
         loop = asyncio.get_running_loop()
         postman, mailbox = Postman(loop), Mailbox(loop)
         thread = threading.Thread(
-            target=lambda: [postman.post(mailbox, event(number)) for number in range(50)]
+            target=lambda: [postman.post(mailbox, 0, event(number)) for number in range(50)]
         )
         thread.start()
         thread.join()  # the loop stands still meanwhile
@@ -74,7 +74,7 @@ def test_a_step_wakes_the_loop_once() -> None:
 
         loop.call_soon_threadsafe = counted  # type: ignore[method-assign, assignment]
         for number in range(32):
-            postman.post(mailbox, event(number))
+            postman.post(mailbox, 0, event(number))
         await mailbox.take()
         return calls
 
@@ -87,7 +87,7 @@ def test_a_closed_mailbox_ends_the_wait() -> None:
         mailbox = Mailbox(loop)
         loop.call_later(0.01, mailbox.close)
         waited = await asyncio.wait_for(mailbox.take(), 10)
-        mailbox.put(event(1), time.perf_counter())
+        mailbox.put((0, event(1), time.perf_counter()))
         return list(waited), list(await mailbox.take())
 
     assert asyncio.run(main()) == ([], [])
@@ -99,7 +99,7 @@ def test_posting_after_the_loop_is_gone_is_harmless() -> None:
         return Postman(loop), Mailbox(loop)
 
     postman, mailbox = asyncio.run(main())
-    postman.post(mailbox, event(1))
+    postman.post(mailbox, 0, event(1))
 
 
 @pytest.mark.parametrize("streams", [32])
@@ -114,7 +114,7 @@ def test_a_token_costs_little(streams: int) -> None:
         started_s = time.thread_time()
         for number in range(steps):
             for box in boxes:
-                postman.post(box, event(number))
+                postman.post(box, 0, event(number))
             await asyncio.gather(*(box.take() for box in boxes))
         return (time.thread_time() - started_s) / (steps * streams)
 
