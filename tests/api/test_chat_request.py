@@ -71,7 +71,12 @@ def test_the_other_sampling_fields_reach_the_engine() -> None:
     [
         ({"response_format": {"type": "json_object"}}, "json_object", ""),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "null"}}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": {"type": "null"}},
+                }
+            },
             "json_schema",
             '{"type": "null"}',
         ),

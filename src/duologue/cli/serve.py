@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import importlib
 import logging
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from duologue.cli.options import engine_options, load_engine
+from duologue.cli.served_models import NamedModel, NamedModelType, kv_budgets
 from duologue.cli.units import FiniteRange, positive_byte_size
+
+if TYPE_CHECKING:
+    from duologue.engine.engine import Engine
 
 _FILE = click.Path(path_type=Path)
 
@@ -33,6 +40,14 @@ class _ServeCommand(click.Command):
 
 @click.command(cls=_ServeCommand)
 @engine_options
+@click.option(
+    "--model",
+    "named_models",
+    type=NamedModelType(),
+    metavar="[NAME=]PATH[,kv=SHARE]",
+    multiple=True,
+    help="Instead of MODEL, and repeatable: a model by the name that clients use, and its share of --kv-memory.",
+)
 @click.option(
     "--api-keys", type=_FILE, metavar="FILE", help="Require API keys: hashes and tenants, by 'duologue keys'."
 )
@@ -64,6 +79,29 @@ class _ServeCommand(click.Command):
     show_default=True,
     help="Largest request body.",
 )
+@click.option(
+    "--max-waiting",
+    type=click.IntRange(0),
+    default=256,
+    show_default=True,
+    help="Most requests that wait for memory, for each model.",
+)
+@click.option(
+    "--max-wait",
+    type=FiniteRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds that a request waits before it starts.",
+)
+@click.option(
+    "--cors-origin",
+    metavar="ORIGIN",
+    multiple=True,
+    help="Let scripts of this origin call the API; '*': of any. Repeatable.",
+)
+@click.option(
+    "--allow-anonymous", is_flag=True, help="Listen beyond this machine though everybody may use the server."
+)
 @click.option("--access-log", is_flag=True, help="Log every request.")
 def serve(
     model: str,
@@ -71,6 +109,7 @@ def serve(
     threads: int | None,
     context: int | None,
     accept_terms: bool,
+    named_models: tuple[NamedModel, ...],
     api_keys: Path | None,
     warm: tuple[Path, ...],
     host: str,
@@ -79,6 +118,10 @@ def serve(
     max_batch_tokens: int | None,
     drain_timeout: float,
     max_body: int,
+    max_waiting: int,
+    max_wait: float,
+    cors_origin: tuple[str, ...],
+    allow_anonymous: bool,
     access_log: bool,
 ) -> None:
     """Serve MODEL over HTTP, with OpenAI's API and a chat page.
@@ -89,10 +132,13 @@ def serve(
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     if access_log:
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
-    limits = {"max_num_seqs": max_num_seqs, "max_batch_tokens": max_batch_tokens}
-    scheduler = {name: limit for name, limit in limits.items() if limit is not None}
+    steps = {"max_num_seqs": max_num_seqs, "max_batch_tokens": max_batch_tokens}
+    scheduler = {name: limit for name, limit in steps.items() if limit is not None}
+    models = _chosen_models(model, named_models)
+    budgets = kv_budgets(models, kv_memory)
     from duologue.api.tenants import AnonymousTenants, KeyFileTenants
-    from duologue.server.bind import bind, page_url
+    from duologue.server.bind import bind, is_loopback, page_url
+    from duologue.server.limits import Limits
 
     # What is wrong with the files is said before the model is loaded.
     tenants = AnonymousTenants() if api_keys is None else KeyFileTenants(api_keys)
@@ -102,33 +148,63 @@ def serve(
 
         personas = read_personas(warm, tenants.names)
 
-    with bind(host, port) as sock, concurrent.futures.ThreadPoolExecutor(1) as background:
+    with bind(host, port) as sock, contextlib.ExitStack() as stack:
+        if api_keys is None and not allow_anonymous and not is_loopback(sock):
+            raise click.UsageError(
+                f"--host {host} is reachable from other machines, and without API keys everybody may use the server; "
+                "pass --api-keys FILE, or --allow-anonymous if that is meant"
+            )
         # The web stack's imports overlap with reading the weights.
+        background = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
         web = background.submit(importlib.import_module, "duologue.server.run")
-        with load_engine(model, kv_memory, threads, context, accept_terms, **scheduler) as engine:
-            warmer = None
-            if personas:
-                from duologue.server.warm import Warmer
+        engines: dict[str, Engine] = {}
+        for named, budget in zip(models, budgets, strict=True):
+            engine = load_engine(named.path, budget, threads, context, accept_terms, **scheduler)
+            stack.enter_context(engine)
+            name = named.name or engine.model_name
+            if name in engines:
+                raise click.UsageError(f"two models are called '{name}'; write --model NAME={named.path}")
+            engines[name] = engine
+        warmer = None
+        if personas:
+            from duologue.server.warm import Warmer
 
-                warmer = Warmer(engine, personas)
-            server = web.result().Server(
-                engine,
-                sock,
-                tenants=tenants,
-                warmer=warmer,
-                drain_timeout_s=drain_timeout,
-                max_body_bytes=max_body,
-                access_log=access_log,
+            warmer = Warmer(engines, personas)
+        server = web.result().Server(
+            engines,
+            sock,
+            tenants=tenants,
+            warmer=warmer,
+            drain_timeout_s=drain_timeout,
+            limits=Limits(max_body, max_waiting, max_wait),
+            cors_origins=cors_origin,
+            access_log=access_log,
+        )
+
+        def announce() -> None:
+            ready_s = time.perf_counter() - started_s
+            served = ", ".join(
+                f"{name} with {engine.context_tokens:,} tokens of context" for name, engine in engines.items()
+            )
+            click.echo(
+                f"duologue serves {served} (ready in {ready_s:.2f} s)\n"
+                f"  chat page   {page_url(sock)}\n"
+                f"  OpenAI API  {page_url(sock)}v1\n"
+                "Ctrl-C stops it."
             )
 
-            def announce() -> None:
-                ready_s = time.perf_counter() - started_s
-                click.echo(
-                    f"duologue serves {engine.model_name} with {engine.context_tokens:,} tokens of context "
-                    f"(ready in {ready_s:.2f} s)\n"
-                    f"  chat page   {page_url(sock)}\n"
-                    f"  OpenAI API  {page_url(sock)}v1\n"
-                    "Ctrl-C stops it."
-                )
+        server.run(announce)
 
-            server.run(announce)
+
+def _chosen_models(model: str, named: tuple[NamedModel, ...]) -> list[NamedModel]:
+    """What to serve: on the command line MODEL or --model, which exclude each other there."""
+    context = click.get_current_context()
+    on_command_line = [
+        context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        for name in ("model", "named_models")
+    ]
+    if all(on_command_line):
+        raise click.UsageError(f"MODEL '{model}' and --model exclude each other; write --model {model}")
+    if not named or on_command_line[0]:
+        return [NamedModel("", model)]
+    return list(named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 
@@ -37,6 +38,11 @@ def bind(host: str, port: int) -> socket.socket:
         ) from None
     sock.setblocking(False)
     return sock
+
+
+def is_loopback(sock: socket.socket) -> bool:
+    """Whether only this machine reaches it."""
+    return ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def page_url(sock: socket.socket) -> str:
