@@ -62,7 +62,7 @@ def write_folder(gguf: Path, folder: Path) -> None:
     checkpoint = read_gguf(gguf)
     metadata = dict(checkpoint.tokenizer_metadata)
     folder.mkdir(parents=True, exist_ok=True)
-    write_llama(folder, checkpoint.spec, checkpoint.weights, dtype="bfloat16")
+    write_llama(folder, checkpoint.spec, dict(checkpoint.weights), dtype="bfloat16")
     tokenizer = Tokenizer.from_gguf_metadata(metadata)
     spelling = {i: text for text, i in tokenizer.special_tokens.items()}
     assert tokenizer.eos_id is not None

@@ -66,7 +66,7 @@ def perplexity(
         checkpoint = None
         if reference or prompts:
             status.update("reading the float weights")
-            checkpoint = resolve(model).read()
+            checkpoint = resolve(model).read().loaded()
         reading = measure_perplexity(
             packed,
             text,

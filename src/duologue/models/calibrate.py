@@ -36,7 +36,7 @@ machine. What else was tried, and what it gave, is in docs/log.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +62,9 @@ from duologue.models.rewrite import (
     column_squares,
     move_scale,
     present,
-    rotate_model,
+    rotated_embedding,
+    rotated_head,
+    rotated_layer,
     rotates_stream,
 )
 from duologue.models.spec import LayerSpec, ModelSpec
@@ -80,7 +82,7 @@ _DOWN_STEP = 4  # every fourth token tells the down projection's scale
 
 def calibrate(
     spec: ModelSpec,
-    weights: Weights,
+    weights: Mapping[str, Floats],
     token_ids: npt.NDArray[np.int32],
     *,
     rounded: bool = True,
@@ -98,20 +100,56 @@ def calibrate(
     Equal input gives equal bits on every machine, whatever its threads. Raises ValueError naming the tensor
     when an activation or a weight is not finite.
     """
+    out: Weights = {}
+    for part in calibrated_parts(spec, weights, token_ids, rounded=rounded, on_layer=on_layer):
+        out |= part
+    return out
+
+
+def calibrated_parts(
+    spec: ModelSpec,
+    weights: Mapping[str, Floats],
+    token_ids: npt.NDArray[np.int32],
+    *,
+    rounded: bool = True,
+    on_layer: Callable[[int], None] = lambda count: None,
+) -> Iterator[Weights]:
+    """What `calibrate` returns, in parts: the embedding, each layer, then what comes after the last.
+
+    `weights` are looked up when their part is due, and nothing here keeps a part once the next is asked for: of a model in a
+    file, no more than a part is in memory. Raises as `calibrate`.
+    """
+    layers = range(len(spec.layers))
     if spec.native_int8:
-        return dict(weights)
-    rotated = rotate_model(spec, weights)
+        for own in ("embedding", *(f"layers.{i}." for i in layers)):
+            yield {name: weights[name] for name in weights if name.startswith(own)}
+        yield {name: weights[name] for name in ("head", "final_norm") if name in weights}
+        return
+    balances_head = spec.tied_head and not rotates_stream(spec)
+    embedding = rotated_embedding(spec, weights)
     pieces = [token_ids[i : i + WINDOW_TOKENS] for i in range(0, len(token_ids), WINDOW_TOKENS)]
-    streams = [embedded(spec, rotated["embedding"], piece) for piece in pieces]
+    streams = [embedded(spec, embedding, piece) for piece in pieces]
+    if not balances_head:
+        yield {"embedding": embedding}
+    del embedding
     caches: list[dict[int, npt.NDArray[np.uint8]]] = [{} for _ in streams]
     for i, layer in enumerate(spec.layers):
-        _calibrate_layer(spec, rotated, i, layer, streams, caches, rounded)
+        part = rotated_layer(spec, weights, i)
+        _calibrate_layer(spec, part, i, layer, streams, caches, rounded)
         on_layer(i + 1)
-    if "head" not in rotated:
-        _balance_tied_head(spec, rotated, streams)
-    if rounded and "head" in rotated:
-        _compensate(rotated, ["head"], _gram(normed(spec, rotated["final_norm"], streams, "head")))
-    return rotated
+        yield part
+        del part
+        still_read = {other.kv_owner for other in spec.layers[i + 1 :]}
+        for cache in caches:
+            for owner in cache.keys() - still_read:
+                del cache[owner]
+    part = rotated_head(spec, weights)
+    if balances_head:
+        part["embedding"] = weights["embedding"]
+        _balance_tied_head(spec, part, streams)
+    elif rounded:
+        _compensate(part, ["head"], _gram(normed(spec, part["final_norm"], streams, "head")))
+    yield part
 
 
 def _balance_tied_head(spec: ModelSpec, weights: Weights, streams: list[Floats]) -> None:

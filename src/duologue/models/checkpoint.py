@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,9 @@ from duologue.errors import ModelLoadError, UnsupportedModelError
 from duologue.models.spec import ModelSpec
 
 ReadTensor = Callable[[str], npt.NDArray[np.float32]]
+Failed = Callable[[Exception], ModelLoadError]
+"""Makes of an error in reading what the user sees: with the path, and what to do."""
+
 Weights = dict[str, npt.NDArray[np.float32]]
 """Canonical names, all float32, linear maps as [out, in], RoPE by halves:
 
@@ -30,7 +33,10 @@ Norm weights are what the normalised values are multiplied by: Gemma's are store
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model read but not yet quantised.
+    """A model described, its weights in files or in memory, not yet quantised.
+
+    `weights` have the canonical names. Those of a file are read each time they are asked for (see `StoredWeights`), so that a model
+    larger than memory can be quantised part by part; `loaded` is for whoever uses them more than once.
 
     Exactly one of `tokenizer_metadata` (a GGUF file's key-value pairs) and `tokenizer_folder` (a Hugging Face
     folder) is set.
@@ -38,10 +44,45 @@ class Checkpoint:
 
     name: str
     spec: ModelSpec
-    weights: Weights
+    weights: Mapping[str, npt.NDArray[np.float32]]
     chat_template: str | None
     tokenizer_metadata: Mapping[str, object] = field(default_factory=dict)
     tokenizer_folder: Path | None = None
+
+    def loaded(self) -> Checkpoint:
+        """The same with all weights in memory. Raises as reading them does."""
+        return replace(self, weights=dict(self.weights))
+
+
+class StoredWeights(Mapping[str, npt.NDArray[np.float32]]):
+    """The weights of a file by their canonical names; each look-up reads and converts one.
+
+    A look-up raises what `read` raises, and ModelLoadError for a value that is not finite, both as `failed` makes them.
+    """
+
+    def __init__(self, source_names: Mapping[str, str], read: ReadTensor, failed: Failed) -> None:
+        self._source_names = source_names
+        self._read = read
+        self._failed = failed
+
+    def __getitem__(self, name: str) -> npt.NDArray[np.float32]:
+        source = self._source_names[name]
+        try:
+            values = np.ascontiguousarray(self._read(source), dtype=np.float32)
+            if not np.isfinite(values).all():
+                raise ModelLoadError(f"tensor {source} holds a NaN or an infinity")
+        except (OSError, ModelLoadError) as error:
+            raise self._failed(error) from error
+        return values
+
+    def __contains__(self, name: object) -> bool:  # Mapping's own would read the tensor
+        return name in self._source_names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._source_names)
+
+    def __len__(self) -> int:
+        return len(self._source_names)
 
 
 def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -76,15 +117,14 @@ def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def collect_weights(
-    spec: ModelSpec, source_names: Mapping[str, str], found: Mapping[str, tuple[int, ...]], read: ReadTensor
-) -> Weights:
-    """Reads every weight of the spec, in order.
+def check_weights(
+    spec: ModelSpec, source_names: Mapping[str, str], found: Mapping[str, tuple[int, ...]]
+) -> None:
+    """That a file has every weight of the spec and nothing else.
 
-    `source_names` maps canonical names to those in the file, `found` those to the shapes in the file, and
-    `read(source_name)` returns the values. Raises ModelLoadError for a missing tensor, a wrong shape or a
-    value that is not finite, UnsupportedModelError for a tensor that the spec has no place for; each names
-    the tensor as the file does.
+    `source_names` maps canonical names to those in the file, `found` those to the shapes in the file. Raises ModelLoadError for a
+    missing tensor or a wrong shape, UnsupportedModelError for a tensor that the spec has no place for; each names the tensor as the
+    file does.
     """
     shapes = weight_shapes(spec)
     unknown = sorted(found.keys() - {source_names[name] for name in shapes})
@@ -102,12 +142,6 @@ def collect_weights(
             raise ModelLoadError(
                 f"tensor {source} has shape {list(found[source])} where {list(shape)} was expected"
             )
-    weights: Weights = {}
-    for name in shapes:
-        weights[name] = np.ascontiguousarray(read(source_names[name]), dtype=np.float32)
-        if not np.isfinite(weights[name]).all():
-            raise ModelLoadError(f"tensor {source_names[name]} holds a NaN or an infinity")
-    return weights
 
 
 def parameter_count(spec: ModelSpec) -> int:

@@ -7,13 +7,14 @@ and Gemma's norms as what they multiply by.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from duologue.errors import ModelLoadError, UnsupportedModelError
-from duologue.models.checkpoint import Checkpoint, collect_weights, weight_shapes
+from duologue.models.checkpoint import Checkpoint, StoredWeights, check_weights, weight_shapes
 from duologue.models.gguf_file import GgufFile, read_gguf_file
 from duologue.models.gguf_spec import ROPE_DIVISORS, gguf_spec
 
@@ -45,7 +46,7 @@ _INTERLEAVED = ("llama",)
 
 
 def read_gguf(path: Path) -> Checkpoint:
-    """Reads and dequantises a whole file.
+    """Reads a file's description; its weights are dequantised when they are asked for.
 
     Raises ModelLoadError (missing, damaged, contradictory) or UnsupportedModelError (a feature that is not
     run), in one sentence that names the file, what is wrong and what to do.
@@ -53,10 +54,14 @@ def read_gguf(path: Path) -> Checkpoint:
     file = read_gguf_file(path)
     try:
         return _checkpoint(path, file)
-    except UnsupportedModelError as error:
-        raise UnsupportedModelError(f"{path}: {error}; choose another model") from error
     except ModelLoadError as error:
-        raise ModelLoadError(f"{path}: {error}; the file is damaged, fetch or convert it again") from error
+        raise _failed(path, error) from error
+
+
+def _failed(path: Path, error: Exception) -> ModelLoadError:
+    if isinstance(error, UnsupportedModelError):
+        return UnsupportedModelError(f"{path}: {error}; choose another model")
+    return ModelLoadError(f"{path}: {error}; the file is damaged, fetch or convert it again")
 
 
 def _checkpoint(path: Path, file: GgufFile) -> Checkpoint:
@@ -74,12 +79,14 @@ def _checkpoint(path: Path, file: GgufFile) -> Checkpoint:
         return unpermute_rows(values, interleaved[source]) if source in interleaved else values
 
     found = {t.name: t.shape for t in file.tensors.values() if t.name != ROPE_DIVISORS}
-    weights = collect_weights(spec, names, found, read)
+    check_weights(spec, names, found)
+    for tensor in {tensor.kind: tensor for tensor in file.tensors.values()}.values():
+        tensor.check_kind()
     template = file.metadata.get("tokenizer.chat_template")
     return Checkpoint(
         name=str(file.metadata.get("general.name") or path.stem),
         spec=spec,
-        weights=weights,
+        weights=StoredWeights(names, read, functools.partial(_failed, path)),
         chat_template=template if isinstance(template, str) else None,
         tokenizer_metadata={k: v for k, v in file.metadata.items() if k.startswith("tokenizer.")},
     )

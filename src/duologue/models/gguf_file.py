@@ -8,6 +8,7 @@ into floats.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,7 +44,14 @@ class GgufTensor:
 
         Raises UnsupportedModelError when the `gguf` package cannot dequantise this kind.
         """
-        rows = self.data.reshape(*self.shape[:-1], -1)
+        return self._dequantised(self.data.reshape(*self.shape[:-1], -1)).reshape(self.shape)
+
+    def check_kind(self) -> None:
+        """Raises as `floats`, from one row."""
+        rows = self.data.reshape(-1, self.data.size // max(1, math.prod(self.shape[:-1])))
+        self._dequantised(rows[:1])
+
+    def _dequantised(self, rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         try:
             values = quants.dequantize(rows, self.kind)
         except NotImplementedError:
@@ -53,7 +61,7 @@ class GgufTensor:
             ) from None
         if np.may_share_memory(values, self.data):  # float32 is not converted
             values = values.copy()
-        return values.astype(np.float32, copy=False).reshape(self.shape)
+        return values.astype(np.float32, copy=False)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""A checkpoint from a Hugging Face folder: `config.json` and one `model.safetensors`."""
+"""A checkpoint from a Hugging Face folder: `config.json`, and weights as `hf_weights` finds them."""
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,40 +11,46 @@ import numpy as np
 import numpy.typing as npt
 
 from duologue.errors import ModelLoadError, UnsupportedModelError
-from duologue.models.checkpoint import Checkpoint, collect_weights, weight_shapes
+from duologue.models.checkpoint import Checkpoint, StoredWeights, check_weights, weight_shapes
 from duologue.models.families import FAMILIES, Family
 from duologue.models.hf_config import CONFIG_FILE, HfConfig
-from duologue.models.safetensors_file import read_floats, read_header
+from duologue.models.hf_weights import stored_tensors, weight_files
 from duologue.models.spec import ModelSpec
 
-WEIGHTS_FILE = "model.safetensors"
-SOURCE_FILES = (
-    CONFIG_FILE,
-    WEIGHTS_FILE,
+CONFIG_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "generation_config.json",
     "chat_template.jinja",
 )
-"""Everything in a folder that changes how the model answers; what the source digest covers."""
+"""What in a folder changes how the model answers beside its configuration and weights."""
+
+
+def source_files(path: Path) -> list[Path]:
+    """Everything in a folder that changes how the model answers; what the source digest covers."""
+    named = [path / CONFIG_FILE, *weight_files(path), *(path / name for name in CONFIG_FILES)]
+    return [file for file in named if file.is_file()]
 
 
 def read_hf_folder(path: Path) -> Checkpoint:
-    """Reads a folder of one of the FAMILIES in fp32, fp16 or bf16.
+    """Reads the description of a folder of one of the FAMILIES in fp32, fp16 or bf16; its weights are read when they are asked for.
 
     Raises ModelLoadError (missing, damaged, contradictory) or UnsupportedModelError (a feature that is not
     run), in one sentence that names the folder, what is wrong and what to do.
     """
     try:
         return _checkpoint(path)
-    except OSError as error:
-        raise ModelLoadError(
-            f"{path}: {error.filename or WEIGHTS_FILE} cannot be read ({error.strerror}); check the folder"
-        ) from error
-    except UnsupportedModelError as error:
-        raise UnsupportedModelError(f"{path}: {error}; choose another model") from error
-    except ModelLoadError as error:
-        raise ModelLoadError(f"{path}: {error}; fetch or save the folder again") from error
+    except (OSError, ModelLoadError) as error:
+        raise _failed(path, error) from error
+
+
+def _failed(path: Path, error: Exception) -> ModelLoadError:
+    if isinstance(error, OSError):
+        name = Path(error.filename).name if error.filename else "a file of weights"
+        return ModelLoadError(f"{path}: {name} cannot be read ({error.strerror}); check the folder")
+    if isinstance(error, UnsupportedModelError):
+        return UnsupportedModelError(f"{path}: {error}; choose another model")
+    return ModelLoadError(f"{path}: {error}; fetch or save the folder again")
 
 
 def spec_from_config(values: dict[str, Any]) -> ModelSpec:
@@ -60,31 +67,22 @@ def _checkpoint(path: Path) -> Checkpoint:
         raise ModelLoadError(f"{CONFIG_FILE} is missing")
     family = _family(values)
     spec = family.spec(HfConfig(values))
-    weights_path = path / WEIGHTS_FILE
-    if not weights_path.is_file():
-        if (path / f"{WEIGHTS_FILE}.index.json").exists():
-            raise UnsupportedModelError(
-                f"weights in several files are not supported, only one {WEIGHTS_FILE}"
-            )
-        raise ModelLoadError(f"{WEIGHTS_FILE} is missing")
-    try:
-        header = read_header(weights_path)
-    except ModelLoadError as error:
-        raise ModelLoadError(f"{WEIGHTS_FILE}: {error}") from error
-    prefix = family.prefix(header.tensors)
+    tensors = stored_tensors(path)
+    prefix = family.prefix(tensors)
     names = {name: family.source_name(name, prefix) for name in weight_shapes(spec)}
     head = family.source_name("head", prefix)
     # Old checkpoints keep a buffer that is computed from rope_theta; a tied one may repeat the embedding.
     found = {
-        name: entry.shape
-        for name, entry in header.tensors.items()
+        name: tensor.entry.shape
+        for name, tensor in tensors.items()
         if not name.endswith("rotary_emb.inv_freq")
         and not (spec.tied_head and name == head)
         and not name.startswith(family.ignored)
     }
+    check_weights(spec, names, found)
 
     def read(name: str) -> npt.NDArray[np.float32]:
-        values = read_floats(weights_path, name, header.tensors[name])
+        values = tensors[name].floats(name)
         if family.norm_offset and name.endswith("norm.weight"):
             values += np.float32(family.norm_offset)
         return values
@@ -92,7 +90,7 @@ def _checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(
         name=path.resolve().name,
         spec=spec,
-        weights=collect_weights(spec, names, found, read),
+        weights=StoredWeights(names, read, functools.partial(_failed, path)),
         chat_template=_chat_template(path),
         tokenizer_folder=path,
     )

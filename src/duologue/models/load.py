@@ -23,7 +23,7 @@ from duologue.models.pack import (
     PACKED_LAYOUT_VERSION,
     QUANTISER_VERSION,
     TOKENIZER_VERSION,
-    pack_model,
+    pack_parts,
 )
 from duologue.models.packed_file import read_packed, write_packed
 from duologue.models.packed_model import PackedModel
@@ -154,17 +154,21 @@ def _pack_and_cache(source: Source, prepare: Prepare, path: Path, key: str, prog
                 path.parent,
             )
             return model
-    return _cached(path, key) or model
+    del model  # or two of it would be in memory
+    cached = _cached(path, key)
+    if cached is None:
+        raise ModelLoadError(f"what was just written to {path} reads back damaged; check that disk")
+    return cached
 
 
 def _pack(source: Source, prepare: Prepare, tell: Callable[[str], None]) -> PackedModel:
     checkpoint = source.read()
     prepared = prepare(checkpoint)
     # Imported here because a start from the packed cache does not need it.
-    from duologue.models.calibrate import calibrate
+    from duologue.models.calibrate import calibrated_parts
 
     layers = len(checkpoint.spec.layers)
-    weights = calibrate(
+    parts = calibrated_parts(
         checkpoint.spec,
         checkpoint.weights,
         prepared.calibration_ids,
@@ -173,7 +177,7 @@ def _pack(source: Source, prepare: Prepare, tell: Callable[[str], None]) -> Pack
     return PackedModel(
         name=source.name,
         spec=checkpoint.spec,
-        arrays=pack_model(checkpoint.spec, weights),
+        arrays=pack_parts(checkpoint.spec, parts),
         tokenizer=prepared.tokenizer,
         chat_template=checkpoint.chat_template,
     )

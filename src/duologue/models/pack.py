@@ -6,7 +6,7 @@ layer are one map, and so are gate and up. Norms and RoPE tables stay float32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,31 +49,62 @@ def pack_model(spec: ModelSpec, weights: Weights) -> Arrays:
     Raises UnsupportedModelError naming the weight when a map is too deep for exact int32 sums, and ValueError naming the weight,
     or the vector, that is not finite.
     """
-    arrays: Arrays = {"final_norm": _vector(weights, "final_norm")}
-    _put(arrays, "embedding", [weights["embedding"]])
-    if "embedding_channels" in weights:
-        arrays["embedding_channels"] = _vector(weights, "embedding_channels")
-    if "head" in weights:
-        _put(arrays, "head", [weights["head"]])
+    return pack_parts(spec, (weights,))
+
+
+def pack_parts(spec: ModelSpec, parts: Iterable[Weights]) -> Arrays:
+    """As `pack_model`, of weights that come in parts, each with all of a layer or none; a part is let go when it is packed.
+
+    Raises KeyError for a weight that is in no part.
+    """
+    packed: list[Arrays] = [{} for _ in spec.layers]
+    ends: Arrays = {}
+    parts = iter(parts)
+    while (part := next(parts, None)) is not None:
+        for i in range(len(spec.layers)):
+            if f"layers.{i}.q" in part:
+                packed[i] = _pack_layer(spec, i, part)
+        for name in ("embedding", "head"):
+            if name in part:
+                _put(ends, name, [part[name]])
+        ends |= {name: _vector(part, name) for name in ("final_norm", "embedding_channels") if name in part}
+        del part  # before the next one is made
+    missing = [f"layers.{i}" for i, layer in enumerate(packed) if not layer]
+    missing += [name for name in ("final_norm", "embedding.codes") if name not in ends]
+    if missing:
+        raise KeyError(missing[0])
+    arrays: Arrays = {name: ends[name] for name in sorted(ends, key=_ends_order)}
     # An even number of positions keeps every array a multiple of 64 bytes.
     positions = spec.context_tokens + spec.context_tokens % 2
     for n, kind in enumerate(rope_kinds(spec)):
         arrays[f"rope.{n}.cos"], arrays[f"rope.{n}.sin"] = kind.tables(positions)
-    for i, layer in enumerate(spec.layers):
-        own = f"layers.{i}."
-        for name in ("attention_norm", "mlp_norm", *optional_norms(layer)):
-            arrays[own + name] = _vector(weights, own + name)
-        if layer.sinks:
-            sinks = _vector(weights, own + "sinks")
-            arrays[own + "sinks"] = np.pad(sinks, (0, -len(sinks) % _SINK_UNIT))
-        _put_packed(arrays, own + "qkv", pack_qkv(layer, weights, own))
-        _put(arrays, own + "output", [weights[own + "output"]])
-        gate_up = ("gate", "up") if layer.mlp.gated else ("up",)
-        _put(arrays, own + "gate_up", [weights[own + name] for name in gate_up], gated=layer.mlp.gated)
-        for g, packed in enumerate(pack_groups(own + "down", weights[own + "down"], spec.down_groups(i))):
-            _put_packed(arrays, f"{own}down.{g}", packed)
-        if own + "key_offset" in weights:
-            arrays[own + "key_offset"] = _vector(weights, own + "key_offset")
+    for of_layer in packed:
+        arrays |= of_layer
+    return arrays
+
+
+def _ends_order(name: str) -> int:
+    """The place of a packed array of the embedding or the head among the others of these."""
+    return ("final_norm", "embedding", "embedding_channels", "head").index(name.split(".")[0])
+
+
+def _pack_layer(spec: ModelSpec, i: int, weights: Weights) -> Arrays:
+    layer, own = spec.layers[i], f"layers.{i}."
+    arrays: Arrays = {
+        own + name: _vector(weights, own + name)
+        for name in ("attention_norm", "mlp_norm", *optional_norms(layer))
+    }
+    if layer.sinks:
+        sinks = _vector(weights, own + "sinks")
+        arrays[own + "sinks"] = np.pad(sinks, (0, -len(sinks) % _SINK_UNIT))
+    _put_packed(arrays, own + "qkv", pack_qkv(layer, weights, own))
+    _put(arrays, own + "output", [weights[own + "output"]])
+    gate_up = ("gate", "up") if layer.mlp.gated else ("up",)
+    _put(arrays, own + "gate_up", [weights[own + name] for name in gate_up], gated=layer.mlp.gated)
+    for g, packed in enumerate(pack_groups(own + "down", weights[own + "down"], spec.down_groups(i))):
+        _put_packed(arrays, f"{own}down.{g}", packed)
+    if own + "key_offset" in weights:
+        arrays[own + "key_offset"] = _vector(weights, own + "key_offset")
     return arrays
 
 

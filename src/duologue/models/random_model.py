@@ -14,8 +14,8 @@ import numpy.typing as npt
 from duologue.models.checkpoint import Checkpoint, Weights, weight_shapes
 from duologue.models.duologue_config import MODEL_TYPE, duologue_config
 from duologue.models.families import FAMILIES
-from duologue.models.hf_checkpoint import WEIGHTS_FILE
 from duologue.models.hf_config import CONFIG_FILE
+from duologue.models.hf_weights import WEIGHTS_FILE
 from duologue.models.presets import preset
 from duologue.models.random_tokenizer import random_tokenizer
 from duologue.models.safetensors_file import Tensor, write_safetensors

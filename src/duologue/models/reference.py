@@ -7,7 +7,7 @@ is compared within a tolerance.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ _QUERY_BLOCK = 256  # scores of one block of rows at a time: [heads, 256, keys]
 
 
 def reference_logits(
-    spec: ModelSpec, weights: Weights, token_ids: Sequence[int] | npt.NDArray[np.integer]
+    spec: ModelSpec, weights: Mapping[str, Floats], token_ids: Sequence[int] | npt.NDArray[np.integer]
 ) -> Floats:
     """Logits [n, vocab] of n tokens that start at position 0. Raises ValueError for ids outside the
     vocabulary."""
@@ -29,7 +29,7 @@ def reference_logits(
 
 
 def reference_hidden(
-    spec: ModelSpec, weights: Weights, token_ids: Sequence[int] | npt.NDArray[np.integer]
+    spec: ModelSpec, weights: Mapping[str, Floats], token_ids: Sequence[int] | npt.NDArray[np.integer]
 ) -> Floats:
     """What the head is applied to: the last layer's output after the final norm, [n, hidden]."""
     ids = np.asarray(token_ids, dtype=np.int64)
@@ -58,9 +58,10 @@ def reference_hidden(
     return rmsnorm(x, weights["final_norm"], eps)
 
 
-def head_logits(spec: ModelSpec, weights: Weights, hidden: Floats) -> Floats:
+def head_logits(spec: ModelSpec, weights: Mapping[str, Floats], hidden: Floats) -> Floats:
     """Logits [n, vocab] of rows of `reference_hidden`."""
-    return softcap(hidden @ weights.get("head", weights["embedding"]).T, spec.logit_softcap)
+    head = weights["head" if "head" in weights else "embedding"]
+    return softcap(hidden @ head.T, spec.logit_softcap)
 
 
 def mlp(h: Floats, weights: Weights, layer: LayerSpec) -> Floats:
@@ -142,9 +143,9 @@ def attend(q: Floats, k: Floats, v: Floats, layer: LayerSpec, sinks: Floats | No
     return out.reshape(n, heads * dim)
 
 
-def _layer_weights(weights: Weights, index: int) -> Weights:
+def _layer_weights(weights: Mapping[str, Floats], index: int) -> Weights:
     prefix = f"layers.{index}."
-    return {name.removeprefix(prefix): values for name, values in weights.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): weights[name] for name in weights if name.startswith(prefix)}
 
 
 def _projected(h: Floats, weights: Weights, name: str, layer: LayerSpec) -> Floats:

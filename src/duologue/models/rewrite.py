@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,40 +22,63 @@ def rotates_stream(spec: ModelSpec) -> bool:
     return not any(layer.post_norms for layer in spec.layers)
 
 
-def rotate_model(spec: ModelSpec, weights: Weights) -> Weights:
+def rotate_model(spec: ModelSpec, weights: Mapping[str, Floats]) -> Weights:
     """The same function in a rotated residual stream, norms folded, each head's values rotated.
 
     Where the stream cannot be rotated, norms and a tied head stay as they are; where a clamp bounds the values, so do they.
     """
-    out: Weights = dict(weights)
-    turned = rotates_stream(spec)
+    out: Weights = {"embedding": rotated_embedding(spec, weights), **rotated_head(spec, weights)}
+    for i in range(len(spec.layers)):
+        out |= rotated_layer(spec, weights, i)
+    return out
+
+
+def rotated_embedding(spec: ModelSpec, weights: Mapping[str, Floats]) -> Floats:
+    """The embedding [vocab, hidden] that begins the rotated stream."""
+    embedding = weights["embedding"]
+    return rotated_rows(embedding) if rotates_stream(spec) else embedding
+
+
+def rotated_head(spec: ModelSpec, weights: Mapping[str, Floats]) -> Weights:
+    """`final_norm` and, unless it is the embedding still, `head`."""
+    if not rotates_stream(spec):
+        return {name: weights[name] for name in ("head", "final_norm") if name in weights}
+    head = rotated_rows(weights["embedding" if spec.tied_head else "head"], weights["final_norm"])
+    return {"head": head, "final_norm": np.ones(spec.hidden_size, dtype=np.float32)}
+
+
+def rotated_layer(spec: ModelSpec, weights: Mapping[str, Floats], i: int) -> Weights:
+    """The weights of one layer, under their full names."""
+    layer, own, turned = spec.layers[i], f"layers.{i}.", rotates_stream(spec)
+    out: Weights = {name: weights[name] for name in weights if name.startswith(own)}
     if turned:
-        head = weights["embedding"] if spec.tied_head else weights["head"]
-        out["embedding"] = as_float(rotate(weights["embedding"]))
-        out["head"] = as_float(rotate(head * weights["final_norm"].astype(np.float64)))
-        out["final_norm"] = np.ones(spec.hidden_size, dtype=np.float32)
-    for i, layer in enumerate(spec.layers):
-        own = f"layers.{i}."
-        if turned:
-            for norm, names in (("attention_norm", ("q", "k", "v")), ("mlp_norm", ("gate", "up"))):
-                scale = weights[own + norm].astype(np.float64)
-                for name in present(weights, own, names):
-                    out[name] = as_float(rotate(weights[name] * scale))
-                out[own + norm] = np.ones(spec.hidden_size, dtype=np.float32)
-            out[own + "down"] = as_float(rotate_rows(weights[own + "down"]))
-            out[own + "output"] = as_float(rotate_rows(weights[own + "output"]))
-        if _values_turn(spec, layer):
-            # Values rotated within each head by the same matrix that the output projection undoes.
-            if layer.kv_owner is None:
-                heads = out[own + "v"].reshape(layer.kv_heads, layer.head_dim, -1)
-                out[own + "v"] = as_float(np.stack([rotate_rows(head) for head in heads])).reshape(
-                    out[own + "v"].shape
-                )
-                if layer.qkv_bias:  # a row vector of each head times the matrix, which is its own transpose
-                    bias = out[own + "v_bias"].reshape(layer.kv_heads, layer.head_dim)
-                    out[own + "v_bias"] = as_float(rotate(bias)).reshape(-1)
-            output = out[own + "output"].reshape(spec.hidden_size, layer.heads, layer.head_dim)
-            out[own + "output"] = as_float(rotate(output)).reshape(spec.hidden_size, -1)
+        for norm, names in (("attention_norm", ("q", "k", "v")), ("mlp_norm", ("gate", "up"))):
+            for name in present(out, own, names):
+                out[name] = rotated_rows(out[name], out[own + norm])
+            out[own + norm] = np.ones(spec.hidden_size, dtype=np.float32)
+        out[own + "down"] = as_float(rotate_rows(out[own + "down"]))
+        out[own + "output"] = as_float(rotate_rows(out[own + "output"]))
+    if _values_turn(spec, layer):
+        # Values rotated within each head by the same matrix that the output projection undoes.
+        if layer.kv_owner is None:
+            heads = out[own + "v"].reshape(layer.kv_heads, layer.head_dim, -1)
+            out[own + "v"] = as_float(np.stack([rotate_rows(head) for head in heads])).reshape(
+                out[own + "v"].shape
+            )
+            if layer.qkv_bias:  # a row of each head times the matrix, which is its own transpose
+                bias = out[own + "v_bias"].reshape(layer.kv_heads, layer.head_dim)
+                out[own + "v_bias"] = as_float(rotate(bias)).reshape(-1)
+        output = out[own + "output"].reshape(spec.hidden_size, layer.heads, layer.head_dim)
+        out[own + "output"] = as_float(rotate(output)).reshape(spec.hidden_size, -1)
+    return out
+
+
+def rotated_rows(x: Floats, scale: Floats | None = None) -> Floats:
+    """x [n, hidden], its columns times `scale`, times the rotation; float64 only for some rows at a time."""
+    out = np.empty(x.shape, dtype=np.float32)
+    for begin in range(0, len(x), _SQUARED_ROWS):
+        rows = slice(begin, begin + _SQUARED_ROWS)
+        out[rows] = rotate(x[rows] if scale is None else x[rows] * scale.astype(np.float64))
     return out
 
 

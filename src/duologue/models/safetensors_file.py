@@ -19,6 +19,9 @@ import numpy.typing as npt
 from duologue.errors import ModelLoadError, UnsupportedModelError
 
 ALIGNMENT_BYTES = 64
+FLOAT_DTYPES = ("F32", "F16", "BF16")
+"""Those that `read_floats` reads."""
+
 Tensor = tuple[str, tuple[int, ...], npt.NDArray[Any]]
 
 _LENGTH_BYTES = 8
@@ -124,7 +127,7 @@ def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: M
 
 
 def read_floats(path: Path, name: str, entry: TensorEntry) -> npt.NDArray[np.float32]:
-    """A tensor's values as float32. Raises UnsupportedModelError unless the dtype is F32, F16 or BF16."""
+    """A tensor's values as float32. Raises UnsupportedModelError unless the dtype is one of FLOAT_DTYPES."""
     count = math.prod(entry.shape)
     if entry.dtype == "F32":
         return np.fromfile(path, "<f4", count, offset=entry.begin).reshape(entry.shape)
@@ -134,4 +137,6 @@ def read_floats(path: Path, name: str, entry: TensorEntry) -> npt.NDArray[np.flo
         bits = np.fromfile(path, "<u2", count, offset=entry.begin).astype(np.uint32)
         bits <<= np.uint32(16)
         return bits.view(np.float32).reshape(entry.shape)
-    raise UnsupportedModelError(f"tensor {name} is stored as {entry.dtype}; supported are F32, F16 and BF16")
+    raise UnsupportedModelError(
+        f"tensor {name} is stored as {entry.dtype}; supported are {', '.join(FLOAT_DTYPES)}"
+    )

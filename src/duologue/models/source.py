@@ -27,9 +27,9 @@ class Source:
         """Hex SHA-256 of all that the model is made from. Raises ModelLoadError when it cannot be read."""
         try:
             if self.path.is_dir():
-                from duologue.models.hf_checkpoint import SOURCE_FILES
+                from duologue.models.hf_checkpoint import source_files
 
-                return files_digest(p for p in (self.path / n for n in SOURCE_FILES) if p.is_file())
+                return files_digest(source_files(self.path))
             return file_digest(self.path)
         except OSError as error:
             raise ModelLoadError(
