@@ -127,16 +127,20 @@ def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: M
 
 
 def read_floats(path: Path, name: str, entry: TensorEntry) -> npt.NDArray[np.float32]:
-    """A tensor's values as float32. Raises UnsupportedModelError unless the dtype is one of FLOAT_DTYPES."""
-    count = math.prod(entry.shape)
-    if entry.dtype == "F32":
-        return np.fromfile(path, "<f4", count, offset=entry.begin).reshape(entry.shape)
-    if entry.dtype == "F16":
-        return np.fromfile(path, "<f2", count, offset=entry.begin).astype(np.float32).reshape(entry.shape)
-    if entry.dtype == "BF16":
-        bits = np.fromfile(path, "<u2", count, offset=entry.begin).astype(np.uint32)
-        bits <<= np.uint32(16)
-        return bits.view(np.float32).reshape(entry.shape)
+    """A tensor's values as float32. Raises UnsupportedModelError unless the dtype is one of FLOAT_DTYPES, ModelLoadError
+    where the file ends too early, and OSError."""
+    stored = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}.get(entry.dtype)
+    if stored is not None:
+        values = np.fromfile(path, stored, math.prod(entry.shape), offset=entry.begin).reshape(-1)
+        if len(values) != math.prod(entry.shape):
+            raise ModelLoadError(
+                f"{path.name} ends inside tensor {name} (it has changed since it was opened)"
+            )
+        if entry.dtype == "BF16":
+            bits = values.astype(np.uint32)
+            bits <<= np.uint32(16)
+            return bits.view(np.float32).reshape(entry.shape)
+        return values.astype(np.float32, copy=False).reshape(entry.shape)
     raise UnsupportedModelError(
         f"tensor {name} is stored as {entry.dtype}; supported are {', '.join(FLOAT_DTYPES)}"
     )
