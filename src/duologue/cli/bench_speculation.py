@@ -17,15 +17,27 @@ from duologue.models.registry import DEFAULT_MODEL
 @click.option(
     "--speculation", type=click.IntRange(1, 32), default=8, show_default=True, help="Most tokens of a draft."
 )
+@click.option("--kind", "kinds", multiple=True, help="Only replies of this kind; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def speculation(
-    model: str, threads: int | None, rounds: int, streams: int, speculation: int, as_json: bool
+    model: str,
+    threads: int | None,
+    rounds: int,
+    streams: int,
+    speculation: int,
+    kinds: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Decode speed with drafts and without, on replies that repeat their prompt and on free chat.
 
     Fails when a reply with drafts differs from the one without.
     """
     from duologue.bench.speculation import bench_speculation
+    from duologue.bench.speculation_workload import CASES
+
+    known = sorted({case.kind for case in CASES})
+    if not set(kinds) <= set(known):
+        raise click.BadParameter(f"a kind is one of {', '.join(map(repr, known))}", param_hint="--kind")
 
     def say(text: str) -> None:
         if not as_json:
@@ -37,6 +49,7 @@ def speculation(
         rounds=rounds,
         streams=streams,
         speculation_tokens=speculation,
+        cases=[case for case in CASES if not kinds or case.kind in kinds],
         on_progress=say,
     )
     if as_json:

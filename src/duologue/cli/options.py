@@ -48,7 +48,8 @@ def engine_options(command: _Command) -> _Command:
 def load_engine(
     model: str, kv_memory: int, threads: int | None, context: int | None, accept_terms: bool, **scheduler: int
 ) -> Engine:
-    """Loads with a progress bar on a terminal. `scheduler` takes `max_num_seqs` and `max_batch_tokens`."""
+    """Loads with a progress bar on a terminal. `scheduler` takes `max_num_seqs`, `max_batch_tokens`
+    and `speculation_tokens`."""
     from duologue.engine.engine import Engine
 
     terms = MODELS[model].terms if model in MODELS else None

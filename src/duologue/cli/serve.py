@@ -65,6 +65,12 @@ class _ServeCommand(click.Command):
 @click.option("--max-num-seqs", type=click.IntRange(1), help="Most sequences in one step.")
 @click.option("--max-batch-tokens", type=click.IntRange(1), help="Most tokens in one step.")
 @click.option(
+    "--speculation",
+    type=click.IntRange(0, 32),
+    metavar="N",
+    help="Most tokens that a reply drafts from what it repeats, in one step; 0: off.  [default: 8]",
+)
+@click.option(
     "--drain-timeout",
     type=FiniteRange(0),
     default=30.0,
@@ -116,6 +122,7 @@ def serve(
     port: int,
     max_num_seqs: int | None,
     max_batch_tokens: int | None,
+    speculation: int | None,
     drain_timeout: float,
     max_body: int,
     max_waiting: int,
@@ -132,7 +139,11 @@ def serve(
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     if access_log:
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
-    steps = {"max_num_seqs": max_num_seqs, "max_batch_tokens": max_batch_tokens}
+    steps = {
+        "max_num_seqs": max_num_seqs,
+        "max_batch_tokens": max_batch_tokens,
+        "speculation_tokens": speculation,
+    }
     scheduler = {name: limit for name, limit in steps.items() if limit is not None}
     models = _chosen_models(model, named_models)
     budgets = kv_budgets(models, kv_memory)

@@ -19,7 +19,7 @@ from duologue.engine.step_cost import StepCost
 MOST_DRAFT_TOKENS = 32
 """Of one request, and of all requests of a step: each has a row of logits, which takes memory too."""
 # A row must promise so much more than what the step's tokens cost on average: costs and chances are estimates.
-_MARGIN = 1.1
+_MARGIN = 1.25
 # What a step may grow by while it serves anybody who gains nothing by it.
 _NEIGHBOURS_GROWTH = 1.2
 _SURE = 0.98

@@ -44,6 +44,11 @@ _ENGINE_COUNTERS = {
     "prompt_tokens_total": ("duologue_prompt_tokens", "Prompt tokens of all requests"),
     "computed_tokens_total": ("duologue_computed_tokens", "Tokens that went through the model"),
     "completion_tokens_total": ("duologue_completion_tokens", "Generated tokens of all requests"),
+    "drafted_tokens_total": (
+        "duologue_drafted_tokens",
+        "Tokens that were guessed and computed with the step before them",
+    ),
+    "accepted_tokens_total": ("duologue_accepted_tokens", "Drafted tokens that were right"),
     "cache_evicted_pages_total": ("duologue_cache_evicted_pages", "KV pages that were evicted"),
     "steps_total": ("duologue_engine_steps", "Engine steps"),
     "step_s_total": ("duologue_engine_step_seconds", "Time in engine steps"),
