@@ -14,10 +14,18 @@ from duologue.cli.bench_dialogues import dialogues
 from duologue.cli.bench_lookup import lookup
 from duologue.cli.bench_residency import context, residency
 from duologue.cli.bench_speculation import speculation
+from duologue.cli.completion import complete_model
+from duologue.cli.examples import examples
 from duologue.models.registry import DEFAULT_MODEL
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "duologue bench kernels --quick",
+        "duologue bench engine smollm2-135m",
+        "duologue bench dialogues --url http://127.0.0.1:8000",
+    )
+)
 def bench() -> None:
     """Measure kernels or the engine against the machine's peaks."""
 
@@ -30,7 +38,11 @@ bench.add_command(context)
 bench.add_command(speculation)
 
 
-@bench.command()
+@bench.command(
+    epilog=examples(
+        "duologue bench kernels --quick", "duologue bench kernels --isa scalar --threads 1 --json"
+    )
+)
 @click.option("--threads", type=click.IntRange(1), help="All cores unless given.")
 @click.option("--isa", default="", help="Instruction set: scalar, avx2, avx512vnni.  [default: the best]")
 @click.option("--quick", is_flag=True, help="Rough figures within seconds.")
@@ -68,8 +80,14 @@ def _labelled_path(text: str) -> tuple[str, Path]:
     return label, Path(path)
 
 
-@bench.command()
-@click.argument("model", default=DEFAULT_MODEL)
+@bench.command(
+    epilog=examples(
+        "duologue bench engine smollm2-135m --workload prefill_512 --workload decode_short",
+        "duologue bench engine gemma3-270m --peer Q8_0=model-q8_0.gguf --rounds 2",
+        "duologue bench engine --workload streams_32_512 --no-peaks --json",
+    )
+)
+@click.argument("model", default=DEFAULT_MODEL, shell_complete=complete_model)
 @click.option("--threads", type=click.IntRange(1), help="All cores unless given.")
 @click.option("--repetitions", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Turns with peers.")

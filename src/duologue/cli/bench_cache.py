@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duologue.cli.examples import examples
 from duologue.cli.units import FiniteRange
 from duologue.cli.workload_options import workload_options
 
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
     from duologue.bench.dialogue_workload import WorkloadSpec
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "duologue bench cache", "duologue bench cache --dialogues 24 --turns 14 --overcommit 2 --json"
+    )
+)
 @workload_options
 @click.option(
     "--overcommit",

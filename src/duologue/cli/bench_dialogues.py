@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duologue.cli.examples import examples
 from duologue.cli.units import FiniteRange
 from duologue.cli.workload_options import workload_options
 
@@ -27,7 +28,13 @@ def _json_object(text: str) -> dict[str, Any]:
     return value
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "duologue bench dialogues",
+        "duologue bench dialogues --dialogues 24 --turns 14 --in-flight 8 --plot ttft.png",
+        "duologue bench dialogues --url http://127.0.0.1:8080 --rate 2 --json",
+    )
+)
 @click.option(
     "--url", default="http://127.0.0.1:8000", show_default=True, help="An OpenAI-compatible server."
 )

@@ -6,8 +6,12 @@ import json
 
 import click
 
+from duologue.cli.examples import examples
 
-@click.command()
+
+@click.command(
+    epilog=examples("duologue bench lookup", "duologue bench lookup --pages 100000 --dialogues 1000 --json")
+)
 @click.option(
     "--pages", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Stored pages."
 )

@@ -7,11 +7,17 @@ from pathlib import Path
 
 import click
 
+from duologue.cli.examples import examples
 from duologue.cli.options import engine_options, load_engine
 from duologue.cli.units import FiniteRange
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "duologue bench residency --dialogues 20 --messages 20",
+        "duologue bench residency gemma3-270m --kv-memory 4GiB --plot ttft.png",
+    )
+)
 @engine_options
 @click.option("--dialogues", type=click.IntRange(1), default=100, show_default=True)
 @click.option(
@@ -84,7 +90,12 @@ def residency(
         click.echo("\n".join(residency_lines(result)))
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "duologue bench context smollm2-135m",
+        "duologue bench context smollm2-135m gemma3-270m --depth 1024 --depth 8192 --plot context.png",
+    )
+)
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @click.option("--threads", type=click.IntRange(1), help="All cores unless given.")
 @click.option(

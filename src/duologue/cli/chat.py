@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from duologue.cli.examples import examples
 from duologue.cli.options import engine_options, load_engine
 from duologue.cli.units import FiniteRange
 from duologue.errors import EngineStoppedError, InvalidRequestError
@@ -36,7 +37,13 @@ _HELP = """\
 Ctrl-C stops the reply."""
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "duologue chat",
+        'duologue chat gemma3-270m --system "Answer in one sentence."',
+        'echo "Name three rivers." | duologue chat --temperature 0 > answer.txt',
+    )
+)
 @engine_options
 @click.option("--system", help="System prompt.")
 @click.option("--temperature", type=FiniteRange(0, 2), default=0.7, show_default=True)

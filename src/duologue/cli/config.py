@@ -172,6 +172,11 @@ class _Row:
         }
 
 
+def effective_values(ctx: click.Context, path: KeyPath) -> dict[str, Any]:
+    """What the command at `path` would get if it were run without flags, by the keys of its settings."""
+    return {row.setting.key: row.value for row in _rows(ctx, path, [])}
+
+
 def _rows(ctx: click.Context, path: KeyPath, flags: list[str]) -> list[_Row]:
     """Parses the flags as the command would, except that nothing is required."""
     root = ctx.find_root()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duologue.cli.completion import complete_model
+from duologue.cli.examples import examples
 from duologue.models.registry import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -17,13 +19,18 @@ if TYPE_CHECKING:
     from duologue.bench.perplexity import Perplexity
 
 
-@click.group("eval")
+@click.group("eval", epilog=examples("duologue eval perplexity smollm2-135m --reference"))
 def evaluate() -> None:
     """Measure a model's quality."""
 
 
-@evaluate.command()
-@click.argument("model", default=DEFAULT_MODEL)
+@evaluate.command(
+    epilog=examples(
+        "duologue eval perplexity smollm2-135m",
+        "duologue eval perplexity gemma3-270m --reference --tokens 2000 --json",
+    )
+)
+@click.argument("model", default=DEFAULT_MODEL, shell_complete=complete_model)
 @click.option(
     "--text",
     "path",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duologue.cli.completion import complete_model
+from duologue.cli.examples import examples
 from duologue.cli.units import positive_byte_size
 
 if TYPE_CHECKING:
@@ -21,13 +23,19 @@ if TYPE_CHECKING:
 _CONTEXTS = (1024, 8192, 32768)
 
 
-@click.group()
+@click.group(epilog=examples("duologue models info smollm2-135m"))
 def models() -> None:
     """Tell what models cost."""
 
 
-@models.command()
-@click.argument("name")
+@models.command(
+    epilog=examples(
+        "duologue models info smollm2-135m",
+        "duologue models info duologue-13b --context 8192 --dialogues 2000 --json",
+        "duologue models info model.gguf --kv-memory 12GiB --plot kv.png",
+    )
+)
+@click.argument("name", shell_complete=complete_model)
 @click.option(
     "--context",
     "contexts",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from duologue.cli.examples import examples
 from duologue.cli.options import engine_options, load_engine
 from duologue.cli.served_models import NamedModel, NamedModelType, kv_budgets
 from duologue.cli.units import FiniteRange, positive_byte_size
@@ -38,7 +39,15 @@ class _ServeCommand(click.Command):
         return super().parse_args(ctx, spread)
 
 
-@click.command(cls=_ServeCommand)
+@click.command(
+    cls=_ServeCommand,
+    epilog=examples(
+        "duologue serve",
+        "duologue serve gemma3-270m --kv-memory 4GiB --port 9000",
+        "duologue serve model.gguf --host 0.0.0.0 --api-keys keys.txt",
+        "duologue serve --warm personas/alice.json personas/bob.json",
+    ),
+)
 @engine_options
 @click.option(
     "--model",
