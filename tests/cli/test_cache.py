@@ -19,6 +19,10 @@ def test_two_dialogues_are_compared(tiny_model_dir: Path, tmp_path: Path) -> Non
     assert "the messages differ there" in result.stdout
     assert "A: messages[0].content, character" in result.stdout
     assert "B: messages[0].content, character" in result.stdout
+    result = run("cache", "explain", str(a), str(b), "--model", str(tiny_model_dir), "--json")
+    report = json.loads(result.stdout)
+    assert (report["cause"], report["before"]["message"]) == ("content", 0)
+    assert report["recomputed_tokens"] == report["tokens_b"] - report["shared_tokens"]
 
 
 def test_a_missing_file_is_one_line(tiny_model_dir: Path, tmp_path: Path) -> None:

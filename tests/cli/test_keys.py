@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from duologue.api.keys import KeyRing, read_key_file
@@ -22,6 +23,8 @@ def test_a_new_key_is_printed_once_and_its_hash_stored(tmp_path: Path) -> None:
     lines = [line.split() for line in listed.splitlines()]
     assert [line[1] for line in lines] == ["acme", "beta"]
     assert listed.endswith("the app\n")
+    rows = json.loads(run("keys", "list", "--file", str(file), "--json").stdout)
+    assert [(row["hash"], row["tenant"]) for row in rows] == [(line[0], line[1]) for line in lines]
     assert not any(key in listed + file.read_text() for key in keys)
 
 

@@ -109,10 +109,10 @@ class _Report:
         yield checks.check_config(self._ctx, config_file_of(self._ctx))
         yield checks.check_port(*self._address())
         yield checks.check_load(machine)
+        if processor.status == checks.PROBLEM:
+            return  # no kernels, nothing to check or measure
         say("checking the kernels")
         yield checks.check_kernels()
-        if processor.status == checks.PROBLEM:
-            return  # no kernels, no measurements
         say("measuring memory and arithmetic")
         peaks = _peaks(self._threads or machine.engine_threads)
         self._figures["peaks"] = asdict(peaks)

@@ -136,7 +136,6 @@ def check_packed_models() -> Check:
     text = f"{len(paths)} packed, {gib(total_bytes)}" if paths else "none packed yet"
     if damaged:
         path, reason = damaged[0]
-        names = " ".join(str(path) for path, _ in damaged)
         return Check(
             "models", WARNING, f"{text}; {len(damaged)} damaged: {path.name}: {reason}", f"rm {names}"
         )
