@@ -137,7 +137,10 @@ def check_packed_models() -> Check:
     if damaged:
         path, reason = damaged[0]
         return Check(
-            "models", WARNING, f"{text}; {len(damaged)} damaged: {path.name}: {reason}", f"rm {names}"
+            "models",
+            WARNING,
+            f"{text}; {len(damaged)} damaged: {path.name}: {reason}",
+            shlex.join(["rm", *(str(path) for path, _ in damaged)]),
         )
     return Check("models", OK, text)
 
