@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -136,12 +137,8 @@ def check_packed_models() -> Check:
     text = f"{len(paths)} packed, {gib(total_bytes)}" if paths else "none packed yet"
     if damaged:
         path, reason = damaged[0]
-        return Check(
-            "models",
-            WARNING,
-            f"{text}; {len(damaged)} damaged: {path.name}: {reason}",
-            shlex.join(["rm", *(str(path) for path, _ in damaged)]),
-        )
+        remove = shlex.join(["rm", *(str(path) for path, _ in damaged)])
+        return Check("models", WARNING, f"{text}; {len(damaged)} damaged: {path.name}: {reason}", remove)
     return Check("models", OK, text)
 
 
