@@ -10,6 +10,7 @@ import select
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,30 @@ _FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
+_KEY_CODES = {
+    "Enter": 13,
+    "Escape": 27,
+    "End": 35,
+    "Home": 36,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+    "Delete": 46,
+    "Tab": 9,
+    "F2": 113,
+}
+_MODIFIERS = {"alt": 1, "ctrl": 2, "shift": 8}
 
 
-class Page:
-    """One page. Raises `TimeoutError` when the browser or the page does not do what is waited for."""
+class Browser:
+    """One browser process. `preferences` are written into its profile before it starts."""
 
-    def __init__(self, profile: Path, *, width: int = 1100, height: int = 760, dark: bool = False) -> None:
+    def __init__(self, profile: Path, preferences: Mapping[str, Any] | None = None) -> None:
         assert EXECUTABLE is not None
+        if preferences is not None:
+            (profile / "Default").mkdir(parents=True)
+            (profile / "Default" / "Preferences").write_text(json.dumps(preferences))
         to_read, self._to_browser = os.pipe()
         self._from_browser, to_write = os.pipe()
 
@@ -54,55 +72,27 @@ class Page:
         os.close(to_write)
         self._ids = itertools.count(1)
         self._buffer = b""
-        self._session: str | None = None
-        self.problems: list[str] = []  # exceptions, console errors and blocked requests of the page
-        target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
-            self._call(f"{domain}.enable")
-        self._call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._call("Emulation.setEmulatedMedia", features=[scheme])
+        self._pages: dict[str, Page] = {}
 
-    def open(self, url: str) -> None:
-        self._call("Page.navigate", url=url)
-        self.wait_for("document.readyState === 'complete'")
+    def page(self, *, width: int = 1100, height: int = 760, dark: bool = False, context: str | None = None) -> Page:
+        """A new tab; with a storage of its own unless it shares another page's `context`."""
+        context = context or str(self.call("Target.createBrowserContext")["browserContextId"])
+        target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        page = self._pages[session] = Page(self, session, target, context)
+        page.prepare(width, height, dark)
+        return page
 
-    def run(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
-        reply = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
-        return reply["result"].get("value")
-
-    def wait_for(self, expression: str, timeout_s: float = 30) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while not self.run(expression):
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"{expression} stayed false for {timeout_s} s; problems: {self.problems}")
-            time.sleep(0.02)
-
-    def type(self, text: str) -> None:
-        self._call("Input.insertText", text=text)
-
-    def press(self, key: str, code: int, *, shift: bool = False) -> None:
-        """A key by its DOM name and virtual key code, as a user's keyboard would send it."""
-        event = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
-        text = {"text": "\r"} if key == "Enter" else {}
-        self._call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **event, **text)
-        self._call("Input.dispatchKeyEvent", type="keyUp", **event)
-
-    def screenshot(self) -> bytes:
-        return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
+    def default_page(self) -> Page:
+        """A tab in the profile that the browser was started with."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        page = self._pages[session] = Page(self, session, target, "")
+        page.prepare(1100, 760, False)
+        return page
 
     def close(self) -> None:
-        self._session = None
-        self._send("Browser.close")
+        self._send("Browser.close", {}, None)
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -111,16 +101,8 @@ class Page:
         os.close(self._to_browser)
         os.close(self._from_browser)
 
-    def _send(self, method: str, **params: Any) -> int:
-        number = next(self._ids)
-        message: dict[str, Any] = {"id": number, "method": method, "params": params}
-        if self._session is not None:
-            message["sessionId"] = self._session
-        os.write(self._to_browser, json.dumps(message).encode() + b"\0")
-        return number
-
-    def _call(self, method: str, **params: Any) -> dict[str, Any]:
-        number = self._send(method, **params)
+    def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+        number = self._send(method, params, session)
         while True:
             message = self._receive(timeout_s=30)
             if message.get("id") == number:
@@ -128,14 +110,19 @@ class Page:
                     raise RuntimeError(f"{method}: {message['error']}")
                 result: dict[str, Any] = message["result"]
                 return result
-            self._note(message)
+            page = self._pages.get(message.get("sessionId", ""))
+            if page is not None:
+                page.note(message)
 
-    def _note(self, event: dict[str, Any]) -> None:
-        method, params = event.get("method"), event.get("params", {})
-        if method == "Runtime.exceptionThrown":
-            self.problems.append(json.dumps(params["exceptionDetails"]))
-        elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
-            self.problems.append(params["entry"]["text"])
+    def _send(self, method: str, params: dict[str, Any], session: str | None) -> int:
+        number = next(self._ids)
+        message: dict[str, Any] = {"id": number, "method": method, "params": params}
+        if session is not None:
+            message["sessionId"] = session
+        data = json.dumps(message).encode() + b"\0"
+        while data:  # a pipe takes a long text in pieces
+            data = data[os.write(self._to_browser, data) :]
+        return number
 
     def _receive(self, timeout_s: float) -> dict[str, Any]:
         deadline_s = time.monotonic() + timeout_s
@@ -150,3 +137,104 @@ class Page:
         line, self._buffer = self._buffer.split(b"\0", 1)
         message: dict[str, Any] = json.loads(line)
         return message
+
+
+class Page:
+    """One tab. Raises `TimeoutError` when the browser or the page does not do what is waited for."""
+
+    def __init__(self, browser: Browser, session: str, target: str, context: str) -> None:
+        self._browser = browser
+        self._session = session
+        self._target = target
+        self.context = context
+        self.problems: list[str] = []  # exceptions, console errors and blocked requests of the page
+        self.requests: list[dict[str, Any]] = []  # bodies of the chat completions that it has asked for
+
+    def prepare(self, width: int, height: int, dark: bool) -> None:
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+        self.resize(width, height)
+        # The tabs of these tests are in one window, and each is to behave as if it was in front.
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def resize(self, width: int, height: int = 760) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **metrics)
+
+    def open(self, url: str) -> None:
+        # By way of an empty page: of an address that differs after the # only, the browser would load nothing.
+        for address in ("about:blank", url):
+            self.call("Page.navigate", url=address)
+            self.wait_for(f"location.href.startsWith({json.dumps(address)}) && document.readyState === 'complete'")
+
+    def run(self, expression: str) -> Any:
+        """The value of a JavaScript expression; of a promise what it resolves to."""
+        reply = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
+
+    def module(self, imports: Mapping[str, str], body: str) -> Any:
+        """Runs an asynchronous function's body with names imported from the page's modules: {"Tree": "tree.js"}."""
+        lines = [f"const {{ {name} }} = await import('/static/{file}');" for name, file in imports.items()]
+        return self.run("(async () => {" + "\n".join([*lines, body]) + "})()")
+
+    def wait_for(self, expression: str, timeout_s: float = 30) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not self.run(expression):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{expression} stayed false for {timeout_s} s; problems: {self.problems}")
+            time.sleep(0.02)
+
+    def type(self, text: str) -> None:
+        self.call("Input.insertText", text=text)
+
+    def press(self, keys: str) -> None:
+        """A key by its DOM name as a user's keyboard would send it, after modifiers: `ctrl+shift+o`, `Enter`, `e`."""
+        *modifiers, key = keys.split("+")
+        mask = sum(_MODIFIERS[name] for name in modifiers)
+        code = _KEY_CODES.get(key) or ord(key.upper())
+        event = {"key": key, "windowsVirtualKeyCode": code, "modifiers": mask}
+        text = "\r" if key == "Enter" else key if len(key) == 1 and not mask & ~_MODIFIERS["shift"] else ""
+        kind = {"type": "keyDown", "text": text} if text else {"type": "rawKeyDown"}
+        self.call("Input.dispatchKeyEvent", **kind, **event)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **event)
+
+    def click(self, selector: str) -> None:
+        """A real click in the middle of the first element that is found; it has to be visible."""
+        self.wait_for(f"document.querySelector({json.dumps(selector)})?.checkVisibility()")
+        x, y = self.run(
+            f"(() => {{ const found = document.querySelector({json.dumps(selector)}); found.scrollIntoView({{block: 'nearest'}});"
+            " const box = found.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+        )
+        at = {"x": x, "y": y, "button": "left", "clickCount": 1}
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, **at)
+
+    def choose_files(self, selector: str, *files: Path) -> None:
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path) for path in files])
+
+    def download_to(self, folder: Path) -> None:
+        where = {"browserContextId": self.context} if self.context else {}
+        self._browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder), **where)
+
+    def screenshot(self) -> bytes:
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+
+    def close(self) -> None:
+        self._browser.call("Target.closeTarget", targetId=self._target)
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        return self._browser.call(method, self._session, **params)
+
+    def note(self, event: dict[str, Any]) -> None:
+        method, params = event.get("method"), event.get("params", {})
+        if method == "Runtime.exceptionThrown":
+            self.problems.append(json.dumps(params["exceptionDetails"]))
+        elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
+            self.problems.append(params["entry"]["text"])
+        elif method == "Network.requestWillBeSent" and params["request"]["url"].endswith("/chat/completions"):
+            self.requests.append(json.loads(params["request"]["postData"]))

@@ -183,8 +183,9 @@ export class Chat extends EventTarget {
 
   async #askWith(message, model) {
     if (this.reply) return;
-    await this.#add(message, this.record.named || message.parent ? {} : { title: titleFrom(message.content) });
-    await this.#answer(message.id, model);
+    const fields = this.record.named || message.parent ? {} : { title: titleFrom(message.content) };
+    // At once: nothing else can be asked in between, and an answer does not wait for the storage.
+    await Promise.all([this.#add(message, fields), this.#answer(message.id, model)]);
   }
 
   async #add(message, fields = {}) {

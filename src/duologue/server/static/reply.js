@@ -37,6 +37,7 @@ export class Reply {
         reason = choice?.finish_reason ?? reason;
         usage = chunk.usage ?? usage;
       }
+      if (!message.content) failure = new Error("The reply was empty: the model ended it at once.");
     } catch (error) {
       reason = "stopped";
       if (error.name !== "AbortError") failure = error;
