@@ -42,10 +42,13 @@ class SimulatedEngine:
         owner: bytes = b"",
         turns: tuple[int, ...] = (),
         shared: tuple[int, ...] = (),
+        keep: bool = True,
     ) -> Running:
         self.now_s += 1
         ids = np.array(tokens, dtype=np.int32)
-        opened = self.cache.open(space, owner, ids, len(tokens) - 1, list(turns), list(shared), self.now_s)
+        opened = self.cache.open(
+            space, owner, ids, len(tokens) - 1, list(turns), list(shared), self.now_s, keep
+        )
         for kind, source, destination in opened.copies:
             for offset in range(self.page_tokens):
                 if (kind, source, offset) in self.kv:
@@ -103,9 +106,12 @@ class SimulatedEngine:
                     found,
                 )
 
-    def close(self, running: Running, *, keep: bool = True, retention_s: float = 0.0) -> None:
+    def close(
+        self, running: Running, *, keep: bool = True, retention_s: float = 0.0, tenant: bytes = b""
+    ) -> bool:
         self.now_s += 1
-        self.cache.close(running.number, self.ids(running), running.computed, keep, retention_s, self.now_s)
+        ids = self.ids(running)
+        return self.cache.close(running.number, ids, running.computed, keep, retention_s, self.now_s, tenant)
 
     @staticmethod
     def ids(running: Running) -> npt.NDArray[np.int32]:

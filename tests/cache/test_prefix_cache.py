@@ -217,6 +217,39 @@ def test_retention_is_a_head_start_that_runs_out() -> None:
     assert matched(case, [1, 2, 3]) == 0
 
 
+def test_a_tenant_s_head_starts_are_limited_to_a_quarter_of_the_pages() -> None:
+    case = engine(16)
+
+    def keep(tokens: list[int], tenant: bytes, retention_s: float = 40.0) -> None:
+        running = case.open(tenant, tokens, owner=tenant)
+        assert case.compute(running, len(tokens))
+        case.close(running, retention_s=retention_s, tenant=tenant)
+        case.cache.check_integrity()
+
+    def flood() -> None:
+        for i in range(12):
+            case.run(b"flood", [100 + i, 1, 2, 3, 4])
+
+    for i in range(6):  # two pages each: two have room
+        keep([10 + i, 1, 2, 3, 4], b"greedy")
+    keep([10, 1, 2, 3, 4, 5], b"greedy")  # a later turn is not counted twice
+    keep([50, 1, 2, 3, 4], b"other")
+    flood()
+    assert [matched(case, [10 + i, 1, 2, 3, 4], b"greedy") for i in range(6)] == [5, 5, 0, 0, 0, 0]
+    assert matched(case, [50, 1, 2, 3, 4], b"other") == 5
+    flood()  # by now all have run out
+    assert matched(case, [11, 1, 2, 3, 4], b"greedy") == 0
+    keep([70, 1, 2, 3, 4], b"greedy")
+    flood()
+    assert matched(case, [70, 1, 2, 3, 4], b"greedy") == 5
+    # What was forgotten leaves room for others.
+    case.cache.forget(b"greedy", 1000)
+    for first in (80, 90):
+        keep([first, 1, 2, 3, 4], b"greedy")
+    case.run(b"flood", [100, 1, 2, 3, 4])
+    assert matched(case, [80, 1, 2, 3, 4], b"greedy") == matched(case, [90, 1, 2, 3, 4], b"greedy") == 5
+
+
 def test_pages_in_use_are_never_evicted_and_reserve_says_so() -> None:
     case = engine(4)
     running = case.open(SPACE, [1, 2, 3, 4, 5, 6, 7, 8, 9])
@@ -325,6 +358,80 @@ def test_a_running_request_of_a_forgotten_key_leaves_nothing() -> None:
     case.close(running)
     assert (stored(case), matched(case, list(range(10)))) == (0, 0)
     case.cache.check_integrity()
+
+
+@pytest.mark.parametrize("window", [0, 8])
+def test_what_runs_under_a_forgotten_key_cannot_be_matched_from_then_on(window: int) -> None:
+    case = engine(window=window)
+    persona, prompt = list(range(8)), list(range(30))
+    case.run(SPACE, persona, owner=b"b")
+    choices = [case.open(SPACE, prompt, owner=b"a") for _ in range(2)]  # of one prompt
+    for running in choices:
+        assert case.compute(running, 30)
+    assert matched(case, [*prompt, 99]) == 30
+    case.cache.forget(b"a", 1000)
+    case.cache.check_integrity()
+    assert matched(case, [*prompt, 99]) <= len(persona)
+    for i, running in enumerate(choices):
+        running.tokens += [60 + i] * 20
+        assert case.compute(running, 20)
+        case.cache.check_integrity()
+        assert case.cache.lookup(SPACE, ids(running.tokens)).stored_tokens == len(persona)
+    # Nor does it disturb those that come meanwhile.
+    assert case.run(SPACE, [*prompt, 99], owner=b"c") <= len(persona)
+    assert [case.close(running) for running in choices] == [False, False]
+    case.cache.check_integrity()
+    assert matched(case, [*prompt, 99]) == 31
+    case.cache.forget(b"c", 1000)
+    assert case.cache.lookup(SPACE, ids([*persona, 9])).stored_tokens == len(persona)
+    case.cache.forget(b"b", 1000)
+    assert stored(case) == 0
+
+
+def test_a_forgotten_request_that_wrote_behind_another_s_end_costs_that_one_the_page() -> None:
+    case = engine()
+    case.run(SPACE, [1, 2, 3, 4, 5, 6], owner=b"b")
+    running = case.open(SPACE, [1, 2, 3, 4, 5, 6, 7], owner=b"a")  # in the page of b
+    case.cache.forget(b"a", 1000)
+    assert case.compute(running, 1)
+    case.cache.check_integrity()
+    assert case.cache.lookup(SPACE, ids([1, 2, 3, 4, 5, 6, 7])).stored_tokens == 4
+    case.close(running)
+    assert (stored(case), matched(case, [1, 2, 3, 4, 5])) == (1, 4)
+    case.cache.check_integrity()
+
+
+def test_what_is_not_to_be_kept_is_out_of_reach_from_the_start() -> None:
+    case = engine()
+    case.run(SPACE, [1, 2, 3, 4, 5, 6])
+    running = case.open(SPACE, [1, 2, 3, 4, 5, 6, 7, 8, 9], keep=False)
+    assert running.computed == 6
+    assert case.compute(running, 3)
+    assert matched(case, running.tokens) == 6
+    case.cache.check_integrity()
+    assert not case.close(running)
+    assert (stored(case), matched(case, running.tokens)) == (2, 6)
+
+
+def test_a_forgotten_key_was_never_evicted() -> None:
+    case = engine(6)
+    prompt = list(range(8))
+
+    def evicted(space: bytes = SPACE) -> bool:
+        return case.cache.lookup(space, ids(prompt)).evicted
+
+    for forget in (lambda: case.cache.forget(b"a", 1000), lambda: case.cache.forget_space(SPACE, 1000)):
+        case.run(SPACE, prompt, owner=b"a")
+        case.run(b"other", prompt, owner=b"b")
+        case.run(b"third", [50] * 24, owner=b"c")  # takes all pages
+        assert evicted()
+        case.cache.forget(b"c", 1000)
+        assert evicted()
+        forget()
+        assert not evicted()
+        assert evicted(b"other")
+        case.cache.forget(b"b", 1000)
+        case.cache.check_integrity()
 
 
 def test_forgetting_a_namespace_spares_the_others() -> None:

@@ -52,7 +52,14 @@ class Schedules(RuleBasedStateMachine):
     def open(self, history: list[int], space: bytes, owner: bytes, data: st.DataObject) -> Running:
         positions = st.lists(st.integers(1, len(history)), max_size=2)
         turns, shared = data.draw(positions), data.draw(positions)
-        request = self.engine.open(space, history, owner=owner, turns=tuple(turns), shared=tuple(shared))
+        request = self.engine.open(
+            space,
+            history,
+            owner=owner,
+            turns=tuple(turns),
+            shared=tuple(shared),
+            keep=data.draw(st.sampled_from([True, True, True, False])),
+        )
         self.live.append(request)
         return request
 
@@ -67,15 +74,29 @@ class Schedules(RuleBasedStateMachine):
             request.tokens += reply
             self.engine.compute(request, len(reply))
 
-    @rule(target=histories, request=consumes(running), keep=st.sampled_from([True, True, True, False]))
-    def close(self, request: Running, keep: bool) -> list[int]:
-        self.engine.close(request, keep=keep)
+    @rule(
+        target=histories,
+        request=consumes(running),
+        keep=st.sampled_from([True, True, True, False]),
+        retention_s=st.sampled_from([0.0, 0.0, 3.0, 20.0]),
+    )
+    def close(self, request: Running, keep: bool, retention_s: float) -> list[int]:
+        self.engine.close(request, keep=keep, retention_s=retention_s)
         self.live.remove(request)
         return request.tokens
 
     @rule(owner=OWNERS, limit=st.sampled_from([1, 1000]))
     def forget(self, owner: bytes, limit: int) -> None:
         self.engine.cache.forget(owner, limit)
+
+    @rule()
+    def forget_everybody(self) -> None:
+        """Then nothing can be matched, whatever still runs on it."""
+        for owner in (b"", b"x", b"y"):
+            self.engine.cache.forget(owner, 1000)
+        for request in self.live:
+            found = self.engine.cache.lookup(request.space, np.array(request.tokens, np.int32))
+            assert (found.stored_tokens, found.evicted) == (0, False)
 
     @rule(space=SPACES, limit=st.sampled_from([1, 1000]))
     def forget_space(self, space: bytes, limit: int) -> None:

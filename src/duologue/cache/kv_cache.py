@@ -66,10 +66,11 @@ class CacheStats:
 class CachedSequence:
     """The pages of one running sequence. The engine's thread alone uses it."""
 
-    def __init__(self, cache: KvCache, opened: _native.CacheOpened, retention_s: float) -> None:
+    def __init__(self, cache: KvCache, opened: _native.CacheOpened, scope: CacheScope) -> None:
         self._cache = cache
         self._number = opened.sequence
-        self._retention_s = retention_s
+        self._retention_s = scope.retention_s
+        self._tenant = scope.tenant.encode("utf-8", "surrogatepass")
         self.copies: Sequence[tuple[int, int, int]] = opened.copies
         self.cached_tokens = int(opened.cached_tokens)
         self.lookup = _lookup(opened.lookup)
@@ -91,9 +92,14 @@ class CachedSequence:
         """`tokens[:computed]` have their KV in the pages: full ones become available to others; with `seal` the last one too."""
         self._cache.native.commit(self._number, tokens, computed, seal, self._cache.now_s())
 
-    def close(self, tokens: Ids, computed: int, *, keep: bool = True) -> None:
-        """End it. With `keep` all that it computed stays in the cache, without it only what others stored."""
-        self._cache.native.close(self._number, tokens, computed, keep, self._retention_s, self._cache.now_s())
+    def close(self, tokens: Ids, computed: int, *, keep: bool = True) -> bool:
+        """End it. With `keep` all that it computed stays in the cache, without it only what others stored.
+
+        False when it was forgotten while it ran: then nothing stays either way.
+        """
+        return self._cache.native.close(
+            self._number, tokens, computed, keep, self._retention_s, self._cache.now_s(), self._tenant
+        )
 
 
 class KvCache:
@@ -121,12 +127,19 @@ class KvCache:
         )
 
     def open(
-        self, tokens: Ids, scope: CacheScope, *, turns: Sequence[int] = (), shared: Sequence[int] = ()
+        self,
+        tokens: Ids,
+        scope: CacheScope,
+        *,
+        turns: Sequence[int] = (),
+        shared: Sequence[int] = (),
+        keep: bool = True,
     ) -> CachedSequence:
         """Start a sequence on the longest stored prefix; at least the last token is left to compute.
 
         `turns` and `shared` are positions behind which a hybrid model's windows are worth keeping: those of this turn, and
-        those that other dialogues have in common. Copies are due before the first step (`copy_pages`).
+        those that other dialogues have in common. Without `keep` nothing that it computes can be found by others. Copies are due
+        before the first step (`copy_pages`).
         """
         opened = self.native.open(
             self.space_of(scope.salt),
@@ -136,8 +149,9 @@ class KvCache:
             list(turns),
             list(shared),
             self.now_s(),
+            keep,
         )
-        return CachedSequence(self, opened, scope.retention_s)
+        return CachedSequence(self, opened, scope)
 
     def copy_pages(self, sequence: CachedSequence) -> None:
         """Do the copies that a sequence begins with."""
@@ -155,7 +169,7 @@ class KvCache:
         return list(self.native.stored_branch(self.space_of(salt), tokens, limit))
 
     def forget(self, tenant: str, key: str) -> ForgetResult:
-        """Remove what was stored under a key and nobody else reaches."""
+        """Remove what was stored under a key and nobody else reaches; what runs under it is out of reach at once."""
         return _in_slices(lambda: self.native.forget(self._owner(tenant, key), _FORGET_PAGES))
 
     def forget_salt(self, salt: bytes) -> ForgetResult:

@@ -232,7 +232,11 @@ class Scheduler:
     def _admit(self, request: Request) -> bool:
         """Start a waiting request on what the cache holds of it; False when the rest finds no room."""
         sequence = self.cache.open(
-            request.tokens, request.scope, turns=request.marks.turns, shared=request.marks.shared
+            request.tokens,
+            request.scope,
+            turns=request.marks.turns,
+            shared=request.marks.shared,
+            keep=request.keep,
         )
         needed_global, needed_local = self._missing_pages(
             sequence, sequence.cached_tokens, request.total_tokens + 1
@@ -299,7 +303,8 @@ class Scheduler:
 
     def _close(self, request: Request, *, keep: bool) -> None:
         if request.sequence is not None:
-            request.sequence.close(request.tokens, request.computed, keep=keep and request.keep)
+            found = request.sequence.close(request.tokens, request.computed, keep=keep and request.keep)
+            request.keep = request.keep and found  # one that was forgotten may only have lost its pages
         request.sequence = request.tables = None
         request.computed = 0
         request.sealed = False

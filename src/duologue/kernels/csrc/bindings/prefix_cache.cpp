@@ -69,10 +69,11 @@ void register_prefix_cache(nb::module_& m) {
              nb::arg("space"), nb::arg("tokens"), nb::arg("limit"))
         .def("open",
              [](PrefixCache& cache, nb::bytes space, nb::bytes owner, Tokens tokens, int64_t limit, std::vector<int64_t> turns, std::vector<int64_t> shared,
-                double now_s) {
-                 return cache.open(text(space), text(owner), tokens.data(), int64_t(tokens.size()), limit, std::move(turns), std::move(shared), now_s);
+                double now_s, bool keep) {
+                 return cache.open(text(space), text(owner), tokens.data(), int64_t(tokens.size()), limit, std::move(turns), std::move(shared), keep, now_s);
              },
-             nb::arg("space"), nb::arg("owner"), nb::arg("tokens"), nb::arg("limit"), nb::arg("turns"), nb::arg("shared"), nb::arg("now_s"))
+             nb::arg("space"), nb::arg("owner"), nb::arg("tokens"), nb::arg("limit"), nb::arg("turns"), nb::arg("shared"), nb::arg("now_s"),
+             nb::arg("keep") = true)
         .def("reserve", &PrefixCache::reserve, nb::arg("sequence"), nb::arg("tokens"))
         .def("commit",
              [](PrefixCache& cache, int32_t sequence, Tokens tokens, int64_t computed, bool seal, double now_s) {
@@ -81,11 +82,12 @@ void register_prefix_cache(nb::module_& m) {
              },
              nb::arg("sequence"), nb::arg("tokens"), nb::arg("computed"), nb::arg("seal"), nb::arg("now_s"))
         .def("close",
-             [](PrefixCache& cache, int32_t sequence, Tokens tokens, int64_t computed, bool keep, double retention_s, double now_s) {
+             [](PrefixCache& cache, int32_t sequence, Tokens tokens, int64_t computed, bool keep, double retention_s, double now_s, nb::bytes tenant) {
                  require(computed >= 0 && computed <= int64_t(tokens.size()), "close: computed is outside the tokens");
-                 cache.close(sequence, tokens.data(), computed, keep, retention_s, now_s);
+                 return cache.close(sequence, tokens.data(), computed, keep, text(tenant), retention_s, now_s);
              },
-             nb::arg("sequence"), nb::arg("tokens"), nb::arg("computed"), nb::arg("keep"), nb::arg("retention_s"), nb::arg("now_s"))
+             nb::arg("sequence"), nb::arg("tokens"), nb::arg("computed"), nb::arg("keep"), nb::arg("retention_s"), nb::arg("now_s"),
+             nb::arg("tenant") = nb::bytes(""))
         .def("copy_table",
              [](const PrefixCache& cache, int32_t sequence, int kind, Array<int32_t, 1> out) {
                  require(kind == kGlobalPool || kind == kLocalPool, "copy_table: no such kind of page");

@@ -18,7 +18,8 @@ void check(bool condition, const char* what) {
 
 void PrefixCache::check_integrity() const {
     const std::lock_guard guard(mutex_);
-    std::vector<int32_t> locks(nodes_.size(), 0), local_pins(nodes_.size(), 0), local_keeps(nodes_.size(), 0);
+    std::vector<int32_t> locks(nodes_.size(), 0), local_pins(nodes_.size(), 0), local_keeps(nodes_.size(), 0), hidden_children(nodes_.size(), 0);
+    std::map<LeaseKey, int64_t> leased;
     std::vector<int32_t> holders[kPoolKinds] = {std::vector<int32_t>(size_t(config_.global_pages), 0), std::vector<int32_t>(size_t(config_.local_pages), 0)};
     const auto hold = [&](PoolKind kind, int32_t page) {
         check(page >= 0 && size_t(page) < holders[kind].size(), "a page id is outside the pool");
@@ -44,7 +45,9 @@ void PrefixCache::check_integrity() const {
         check(parent.in_use && (parent.parent == kNone || full(parent)), "a page hangs under one that is missing or not full");
         check(node.depth == parent.depth + 1 && node.root == parent.root, "depth or root disagrees with the parent");
         check(node.token_count >= 1 && node.token_count <= P(), "a page has no tokens");
-        check(parent.children && parent.children->count(id) == 1, "a page is not among its parent's children");
+        check((parent.children && parent.children->count(id) == 1) == !node.hidden, "a page is not among its parent's children, or is hidden and is");
+        check(!node.hidden || (node.locks > 0 && !node.children && !node.has_tails), "a hidden page is reached by others");
+        hidden_children[size_t(node.parent)] += node.hidden;
         check(full(node) || !node.children, "a partial page has children");
         hold(kGlobalPool, node.page[kGlobalPool]);
         ++stored[kGlobalPool];
@@ -57,18 +60,26 @@ void PrefixCache::check_integrity() const {
         }
         stored_tokens += node.token_count;
         if (full(node)) {
-            ++full_nodes;
             check(node.hash == hash_extend(parent.hash, tokens_of(id), P()), "a hash is wrong");
             const auto [begin, end] = table_.equal_range(cut(node.hash));
             bool listed = false;
             for (auto it = begin; it != end; ++it) listed |= it->second == id;
-            check(listed, "a full page is not in the hash table");
+            check(listed == !node.hidden, "a full page is not in the hash table, or is hidden and is");
+            full_nodes += !node.hidden;
         }
-        check((eviction_order_.count({node.score_s, id}) == 1) == (node.locks == 0 && !node.children), "the eviction order is wrong");
+        check((eviction_order_.count({node.score_s, id}) == 1) == (node.locks == 0 && !node.children && node.hidden_children == 0), "the eviction order is wrong");
         check(node.has_tails == (tails_.count(id) == 1), "has_tails is wrong");
         check(node.has_checkpoints == (checkpoints_of_node_.count(id) > 0), "has_checkpoints is wrong");
         if (node.locks > 0) ++locks[size_t(node.parent)];
+        if (leases_.count(node.lease) > 0) ++leased[node.lease];
     }
+    check(leased.size() == leases_.size(), "a head start is kept for nothing");
+    std::map<std::string, int64_t> leased_pages;
+    for (const auto& [key, lease] : leases_) {
+        check(leased[key] == lease.pages, "the count of pages with a head start is wrong");
+        leased_pages[lease.tenant] += lease.pages;
+    }
+    check(leased_pages == std::map<std::string, int64_t>(leased_pages_.begin(), leased_pages_.end()), "the count of a tenant's pages with a head start is wrong");
     for (const PoolKind kind : {kGlobalPool, kLocalPool}) check(stored[kind] == stored_pages_[kind], "the count of stored pages is wrong");
     check(stored_tokens == stored_tokens_, "the count of stored tokens is wrong");
     check(int64_t(table_.size()) == full_nodes, "the hash table holds pages that are gone");
@@ -111,6 +122,7 @@ void PrefixCache::check_integrity() const {
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (!nodes_[i].in_use) continue;
         check(nodes_[i].locks == locks[i], "a lock count is wrong");
+        check(nodes_[i].hidden_children == hidden_children[i], "a count of hidden pages is wrong");
         check(nodes_[i].local_pins == local_pins[i], "a count of window pins is wrong");
         check(nodes_[i].local_keeps == local_keeps[i], "a count of checkpoints over a page is wrong");
         if (nodes_[i].parent != kNone) {

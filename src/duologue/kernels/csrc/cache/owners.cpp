@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cache/prefix_cache.h"
+#include "cache/rolling_hash.h"
 
 namespace duologue {
 
@@ -73,7 +74,8 @@ void PrefixCache::move_tails(int32_t from, int32_t to) {
 
 // Removes a page and those above it that nobody else stored or uses; of a page where others end, what lies behind their ends.
 void PrefixCache::prune(int32_t node, Forgotten& forgotten) {
-    while (nodes_[node].parent != kNone && nodes_[node].locks == 0 && !nodes_[node].has_tails && !nodes_[node].children) {
+    while (nodes_[node].parent != kNone && nodes_[node].locks == 0 && !nodes_[node].has_tails && !nodes_[node].children &&
+           nodes_[node].hidden_children == 0) {
         const int32_t parent = nodes_[node].parent;
         ++forgotten.pages;
         forgotten.tokens += nodes_[node].token_count;
@@ -110,6 +112,7 @@ void PrefixCache::cut_to_tails(int32_t id, Forgotten& forgotten) {
 Forgotten PrefixCache::forget(const std::string& owner, int64_t limit) {
     const std::lock_guard guard(mutex_);
     Forgotten forgotten;
+    drop_ghosts(&Ghost::owner, hash_of_owner(owner));
     const auto found = owner_ids_.find(owner);
     if (found == owner_ids_.end()) return forgotten;
     const int32_t id = found->second;
@@ -123,14 +126,43 @@ Forgotten PrefixCache::forget(const std::string& owner, int64_t limit) {
         prune(node, forgotten);
         drop_root_if_empty(root);
     }
+    for (Sequence& sequence : sequences_)
+        if (sequence.in_use && sequence.owner == id) hide(sequence);
     drop_owner_if_unused(id);
     return forgotten;
+}
+
+// Takes the pages that only forgotten sequences stand on out of the tree that prompts are matched with. They are pruned when these
+// end; what those store from now on is hidden from the start.
+void PrefixCache::hide(Sequence& sequence) {
+    // A page that it writes on behind another owner's end will hold its tokens: that owner's branch ends with the page above.
+    if (sequence.open != kNone) move_tails(sequence.open, nodes_[sequence.open].parent);
+    for (int32_t id = pinned_node(sequence); only_forgotten_reach(id); id = nodes_[id].parent) {
+        move_tails(id, nodes_[id].parent);
+        if (nodes_[id].hidden) continue;
+        detach(id);
+        nodes_[id].hidden = true;
+        attach(id);
+    }
+}
+
+// Other owners may end within such a page, but not with it.
+bool PrefixCache::only_forgotten_reach(int32_t id) const {
+    const Node& node = nodes_[id];
+    if (node.parent == kNone || node.children) return false;
+    if (node.has_tails)
+        for (const Tail& tail : tails_.at(id))
+            if (tail.token_count >= node.token_count) return false;
+    int32_t pins = node.hidden_children;
+    for (const Sequence& sequence : sequences_) pins += sequence.in_use && sequence.forget && pinned_node(sequence) == id;
+    return node.locks == pins;
 }
 
 Forgotten PrefixCache::forget_space(const std::string& space, int64_t limit) {
     const std::lock_guard guard(mutex_);
     Forgotten forgotten;
     const int32_t named = find_root(space);
+    drop_ghosts(&Ghost::space, hash_of_name(space));
     if (named != kNone) {
         // Without its name the tree is out of reach at once; its pages go leaf by leaf, in as many calls as it takes.
         roots_.erase(space);

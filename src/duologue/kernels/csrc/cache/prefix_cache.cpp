@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "cache/rolling_hash.h"
+
 namespace duologue {
 
 namespace {
@@ -31,7 +33,12 @@ PrefixCache::PrefixCache(const PrefixCacheConfig& config) : config_(checked(conf
 
 Lookup PrefixCache::lookup(const std::string& space, const int32_t* tokens, int64_t count) const {
     const std::lock_guard guard(mutex_);
-    const Match stored = match(find_root(space), tokens, count);
+    const int32_t root = find_root(space);
+    Match stored = match(root, tokens, count);
+    if (root == kNone && count >= P()) {  // all of it may have been evicted
+        stored.has_next = true;
+        stored.next_hash = hash_extend(hash_of_name(space), tokens, P());
+    }
     Match usable = stored;
     keep_usable(usable);
     return describe(stored, usable, count);
@@ -91,7 +98,8 @@ PrefixCacheStats PrefixCache::stats() const {
     stats.index_bytes = int64_t(nodes_.capacity() * sizeof(Node) + tokens_.capacity() * sizeof(int32_t)) + nodes * (kTreeNode + int64_t(sizeof(Children))) +
                         int64_t(table_.size()) * kHashNode + int64_t(table_.bucket_count()) * kBucket + int64_t(eviction_order_.size()) * kTreeNode +
                         int64_t(checkpoints_.capacity() * sizeof(Checkpoint)) + int64_t(checkpoint_order_.size()) * (kTreeNode + kHashNode) +
-                        int64_t(ghosts_.size()) * (8 + kHashNode) + int64_t(tails_.size()) * (kHashNode + 48) + int64_t(owner_names_.capacity()) * 128;
+                        int64_t(ghosts_.size()) * (int64_t(sizeof(Ghost)) + kHashNode) + int64_t(tails_.size()) * (kHashNode + 48) + int64_t(owner_names_.capacity()) * 128 +
+                        int64_t(leases_.size()) * (kTreeNode + int64_t(sizeof(Lease)));
     return stats;
 }
 

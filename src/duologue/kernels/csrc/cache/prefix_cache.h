@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -85,16 +86,18 @@ public:
 
     // Starts a sequence on the longest usable match of tokens[0..count), of which at most `limit` are taken from the cache.
     // `turns` are positions in the prompt behind which windows are worth keeping; `shared` are those that other dialogues
-    // have in common (the end of a persona). `owner` names whose the sequence is: forgetting an owner reaches it.
+    // have in common (the end of a persona). `owner` names whose the sequence is: forgetting an owner reaches it. With `keep` false
+    // it is forgotten from the start: nothing that it computes can be matched.
     Opened open(const std::string& space, const std::string& owner, const int32_t* tokens, int64_t count, int64_t limit, std::vector<int64_t> turns,
-                std::vector<int64_t> shared, double now_s);
+                std::vector<int64_t> shared, bool keep, double now_s);
     // Takes pages for positions up to `tokens`, evicting what is used least; false when there are not enough.
     bool reserve(int32_t sequence, int64_t tokens);
     // tokens[0..computed) have their KV in the sequence's pages: full pages enter the tree. With `seal` the partial page does too.
     void commit(int32_t sequence, const int32_t* tokens, int64_t computed, bool seal, double now_s);
-    // Ends a sequence and keeps what it computed. `retention_s` is a head start against eviction. With `keep` false only
-    // what others stored stays.
-    void close(int32_t sequence, const int32_t* tokens, int64_t computed, bool keep, double retention_s, double now_s);
+    // Ends a sequence and keeps what it computed. `retention_s` is a head start against eviction, as far as `tenant` has one left:
+    // no tenant's branches with a head start hold more than a quarter of the global pages. With `keep` false only what others stored
+    // stays. False when the sequence had been forgotten: then nothing of it is kept either.
+    bool close(int32_t sequence, const int32_t* tokens, int64_t computed, bool keep, const std::string& tenant, double retention_s, double now_s);
     // Page ids of a sequence by position / page_tokens; -1 where a local page is gone.
     void copy_table(int32_t sequence, PoolKind kind, int32_t* out, int64_t columns) const;
     int64_t page_count(int32_t sequence) const;
@@ -125,6 +128,8 @@ private:
     };
     using Children = std::set<int32_t, TokenOrder>;
 
+    using LeaseKey = std::pair<double, int64_t>;  // until when, and a number
+
     struct Node {
         uint64_t hash = 0;  // of the prefix that ends with this page; meaningful for full pages and roots
         int32_t parent = kNone;
@@ -138,6 +143,9 @@ private:
         bool in_use = false;       // the node exists
         bool has_tails = false;
         bool has_checkpoints = false;
+        bool hidden = false;       // only forgotten sequences stand on it: not to be matched, and not among its parent's children
+        int32_t hidden_children = 0;
+        LeaseKey lease{0, 0};      // its head start, if that has not run out
         double score_s = 0;        // the time of its last use, head start included
         std::unique_ptr<Children> children;
     };
@@ -146,6 +154,17 @@ private:
     struct Tail {
         int32_t owner;
         int32_t token_count;
+    };
+
+    // Pages of a tenant with a head start that ends at the same time.
+    struct Lease {
+        std::string tenant;
+        int64_t pages = 0;
+    };
+
+    // An evicted page. The owners are those that ended in it or below it; one that nobody owns or many do has owner 0.
+    struct Ghost {
+        uint64_t hash, space, owner;
     };
 
     struct Checkpoint {
@@ -247,6 +266,16 @@ private:
     void prune(int32_t node, Forgotten& forgotten);
     int32_t unlocked_leaf(int32_t node) const;
     void cut_to_tails(int32_t node, Forgotten& forgotten);
+    void hide(Sequence& sequence);
+    bool only_forgotten_reach(int32_t node) const;
+
+    // memory.cpp: what was evicted, and what is not to be evicted yet
+    void remember_evicted(int32_t node);
+    void drop_ghosts(uint64_t Ghost::*field, uint64_t value);
+    double lease(const Sequence& sequence, const std::string& tenant, double retention_s, double now_s);
+    void expire_leases(double now_s);
+    void end_lease(int32_t node);
+    static uint64_t hash_of_owner(const std::string& owner);
 
     const PrefixCacheConfig config_;
     const uint64_t hash_mask_;
@@ -285,9 +314,13 @@ private:
     std::unordered_map<int32_t, std::vector<Tail>> tails_;     // by node
 
     // Hashes of evicted pages, oldest first: a miss there was an eviction, not something new.
-    std::deque<uint64_t> ghosts_;
+    std::deque<Ghost> ghosts_;
     std::unordered_multiset<uint64_t> ghost_set_;
     size_t ghost_limit_ = 0;
+
+    std::map<LeaseKey, Lease> leases_;
+    std::unordered_map<std::string, int64_t> leased_pages_;  // by tenant
+    int64_t last_lease_ = 0;
 };
 
 }  // namespace duologue

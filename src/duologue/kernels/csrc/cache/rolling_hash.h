@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace duologue {
 
@@ -37,6 +38,14 @@ inline uint64_t hash_extend(uint64_t prefix, const int32_t* tokens, int64_t coun
     }
     for (; i < count; ++i) prefix = hash_extend(prefix, tokens[i]);
     return prefix;
+}
+
+// The name of a namespace (a digest) as a hash to start from. Equal hashes of different names do no harm: roots are told apart
+// by their names.
+inline uint64_t hash_of_name(const std::string& name) {
+    uint64_t hash = 0;
+    for (const char c : name) hash = hash_extend(hash, static_cast<unsigned char>(c));
+    return hash;
 }
 
 }  // namespace duologue

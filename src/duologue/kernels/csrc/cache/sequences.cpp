@@ -37,7 +37,7 @@ void PrefixCache::hold_match(Sequence& sequence, Match& match, Opened& opened, d
     pin_all();
     int32_t fresh[kPoolKinds] = {kNone, kNone};
     // A partial page that the prompt takes up whole is written on where it lies; of any other the common part is copied.
-    const bool takes_over = match.extension != kNone && match.extension_tokens == nodes_[match.extension].token_count && nodes_[match.extension].locks == 1;
+    const bool takes_over = match.extension != kNone && !sequence.forget && match.extension_tokens == nodes_[match.extension].token_count && nodes_[match.extension].locks == 1;
     if (match.extension != kNone && !takes_over) {
         fresh[kGlobalPool] = take_page(kGlobalPool);
         if (hybrid() && fresh[kGlobalPool] != kNone) fresh[kLocalPool] = take_page(kLocalPool);
@@ -81,7 +81,7 @@ void PrefixCache::hold_match(Sequence& sequence, Match& match, Opened& opened, d
 }
 
 Opened PrefixCache::open(const std::string& space, const std::string& owner, const int32_t* tokens, int64_t count, int64_t limit, std::vector<int64_t> turns,
-                         std::vector<int64_t> shared, double now_s) {
+                         std::vector<int64_t> shared, bool keep, double now_s) {
     const std::lock_guard guard(mutex_);
     for (int64_t i = 0; i < count; ++i)
         if (tokens[i] < 0) throw std::invalid_argument("a token id is negative");
@@ -97,6 +97,7 @@ Opened PrefixCache::open(const std::string& space, const std::string& owner, con
     Sequence& sequence = sequences_[size_t(opened.sequence)];
     sequence = Sequence{};
     sequence.in_use = true;
+    sequence.forget = !keep;
     sequence.owner = take_owner(owner);
     ++owner_sequences_[size_t(sequence.owner)];
     sequence.root = take_root(space);
@@ -188,6 +189,7 @@ void PrefixCache::store_page(Sequence& sequence, const int32_t* tokens, int32_t 
         const int32_t node = new_node(parent);
         std::copy(tokens, tokens + count, tokens_of(node));
         nodes_[node].token_count = count;
+        nodes_[node].hidden = sequence.forget;
         for (const PoolKind kind : {kGlobalPool, kLocalPool}) {
             if (kind == kLocalPool && !hybrid()) continue;
             nodes_[node].page[kind] = sequence.table[kind][size_t(column)];
@@ -209,6 +211,7 @@ void PrefixCache::store_page(Sequence& sequence, const int32_t* tokens, int32_t 
 
 // A partial page whose tokens begin another page is of no more use than that one.
 void PrefixCache::absorb_shorter_sibling(int32_t node) {
+    if (nodes_[node].hidden) return;
     const Children& siblings = *nodes_[nodes_[node].parent].children;
     const auto at = siblings.find(node);
     if (at == siblings.begin()) return;
@@ -245,16 +248,19 @@ void PrefixCache::commit_locked(Sequence& sequence, const int32_t* tokens, int64
     trim_window(sequence, computed);
 }
 
-void PrefixCache::close(int32_t id, const int32_t* tokens, int64_t computed, bool keep, double retention_s, double now_s) {
+bool PrefixCache::close(int32_t id, const int32_t* tokens, int64_t computed, bool keep, const std::string& tenant, double retention_s,
+                        double now_s) {
     const std::lock_guard guard(mutex_);
     Sequence& sequence = sequence_at(id);
-    const double score_s = now_s + std::max(0.0, retention_s);
-    keep = keep && !sequence.forget;
+    double score_s = now_s;
+    const bool forgotten_before = sequence.forget;
+    keep = keep && !forgotten_before;
     if (keep) {
         commit_locked(sequence, tokens, computed, false, now_s);
         const int64_t begin = int64_t(sequence.chain.size()) * P();
         if (computed > begin) store_page(sequence, tokens + begin, static_cast<int32_t>(computed - begin), now_s);
         const int32_t last = pinned_node(sequence);
+        score_s += lease(sequence, tenant, retention_s, now_s);
         if (last != sequence.root) {
             note_boundaries(sequence, last, computed, now_s);
             if (hybrid()) add_checkpoint(last, computed, kTurn, score_s);
@@ -279,6 +285,7 @@ void PrefixCache::close(int32_t id, const int32_t* tokens, int64_t computed, boo
     sequence = Sequence{};
     free_sequences_.push_back(id);
     --running_;
+    return !forgotten_before;
 }
 
 void PrefixCache::copy_table(int32_t id, PoolKind kind, int32_t* out, int64_t columns) const {

@@ -16,14 +16,6 @@ bool less(Span a, Span b) { return std::lexicographical_compare(a.first, a.first
 
 int64_t common_prefix(const int32_t* a, const int32_t* b, int64_t count) { return std::mismatch(a, a + count, b).first - a; }
 
-// The name of a namespace (a digest) as a hash to start from. Equal hashes of different names do no harm: roots are told apart
-// by their names.
-uint64_t hash_of_name(const std::string& name) {
-    uint64_t hash = 0;
-    for (const char c : name) hash = hash_extend(hash, static_cast<unsigned char>(c));
-    return hash;
-}
-
 }  // namespace
 
 bool PrefixCache::TokenOrder::operator()(int32_t a, int32_t b) const {
@@ -183,11 +175,13 @@ void PrefixCache::attach(int32_t id) {
     Node& node = nodes_[id];
     Node& parent = nodes_[node.parent];
     leave_eviction_order(node.parent);
-    if (!parent.children) parent.children = std::make_unique<Children>(TokenOrder{this});
-    parent.children->insert(id);
-    if (full(node)) {
-        node.hash = hash_extend(parent.hash, tokens_of(id), P());
-        table_.emplace(cut(node.hash), id);
+    if (full(node)) node.hash = hash_extend(parent.hash, tokens_of(id), P());
+    if (node.hidden) {
+        ++parent.hidden_children;
+    } else {
+        if (!parent.children) parent.children = std::make_unique<Children>(TokenOrder{this});
+        parent.children->insert(id);
+        if (full(node)) table_.emplace(cut(node.hash), id);
     }
     stored_tokens_ += node.token_count;
     enter_eviction_order(id);
@@ -197,6 +191,12 @@ void PrefixCache::detach(int32_t id) {
     Node& node = nodes_[id];
     leave_eviction_order(id);
     Node& parent = nodes_[node.parent];
+    stored_tokens_ -= node.token_count;
+    if (node.hidden) {
+        --parent.hidden_children;
+        enter_eviction_order(node.parent);
+        return;
+    }
     parent.children->erase(id);
     if (full(node)) {
         const auto [begin, end] = table_.equal_range(cut(node.hash));
@@ -206,7 +206,6 @@ void PrefixCache::detach(int32_t id) {
                 break;
             }
     }
-    stored_tokens_ -= node.token_count;
     if (parent.children->empty()) {
         parent.children.reset();
         enter_eviction_order(node.parent);
@@ -218,15 +217,9 @@ void PrefixCache::remove_leaf(int32_t id, bool evicted) {
     Node& node = nodes_[id];
     const int32_t parent = node.parent;
     drop_checkpoints_of(id);
+    end_lease(id);
     if (evicted) {
-        if (full(node)) {
-            ghosts_.push_back(node.hash);
-            ghost_set_.insert(node.hash);
-            if (ghosts_.size() > ghost_limit_) {
-                ghost_set_.erase(ghost_set_.find(ghosts_.front()));
-                ghosts_.pop_front();
-            }
-        }
+        remember_evicted(id);
         ++evicted_pages_[kGlobalPool];
         if (node.has_tails) move_tails(id, parent);
     }
@@ -260,7 +253,7 @@ void PrefixCache::unpin(int32_t id, double score_s) {
 
 void PrefixCache::enter_eviction_order(int32_t id) {
     const Node& node = nodes_[id];
-    if (node.parent == kNone || node.locks > 0 || node.children) return;
+    if (node.parent == kNone || node.locks > 0 || node.children || node.hidden_children > 0) return;
     eviction_order_.emplace(node.score_s, id);
 }
 

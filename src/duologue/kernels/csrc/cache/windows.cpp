@@ -57,7 +57,7 @@ void PrefixCache::trim_window(Sequence& sequence, int64_t computed) {
 
 // Keeps the windows of the boundaries that lie in (what was noted before, end]; `node` is the page that holds them.
 void PrefixCache::note_boundaries(Sequence& sequence, int32_t node, int64_t end, double now_s) {
-    if (!hybrid()) return;
+    if (!hybrid() || sequence.forget) return;
     const int64_t begin = std::max<int64_t>(sequence.noted, int64_t(nodes_[node].depth - 1) * P());
     for (const int64_t at : sequence.turns)
         if (at > begin && at <= end) add_checkpoint(node, at, kTurn, now_s);
@@ -156,7 +156,7 @@ void PrefixCache::touch_checkpoints(const Match& match, double now_s) {
 
 // The windows of earlier turns, as far up as the branch is the only one.
 void PrefixCache::drop_older_turns(const Sequence& sequence) {
-    if (!hybrid()) return;
+    if (!hybrid() || sequence.forget) return;
     const int64_t first = sequence.turns.front();
     const auto drop = [&](int32_t node) {
         if (!nodes_[node].has_checkpoints) return;
