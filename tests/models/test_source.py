@@ -12,6 +12,7 @@ from duologue.models.store import CACHE_VARIABLE
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
 
 
 def test_a_gguf_file_is_named_after_itself(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where a model comes from: an alias, a GGUF file or a Hugging Face folder, told apart and digested."""
+"""Where a model comes from: an alias, a GGUF file, a Hugging Face folder or a hub id, told apart and digested."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from duologue.errors import ModelLoadError
 from duologue.models.checkpoint import Checkpoint
 from duologue.models.fetch import fetch
+from duologue.models.hub_id import parse_hub_id
 from duologue.models.registry import MODELS
 from duologue.models.store import file_digest, files_digest
 
@@ -48,7 +49,8 @@ class Source:
 
 
 def resolve(model: str | Path, *, progress: bool = False) -> Source:
-    """From what a user typed to a source that exists; an alias is fetched if need be, and wins over a file.
+    """From what a user typed to a source that exists; an alias wins over a file, and a file over a hub id. Aliases and hub ids are
+    fetched if need be.
 
     Raises ModelLoadError saying what was not found, with the aliases and near matches for a mere name.
     """
@@ -66,11 +68,16 @@ def resolve(model: str | Path, *, progress: bool = False) -> Source:
             )
         return Source(path.resolve().name, path)
     text = os.fspath(model)
+    hub_id = parse_hub_id(text) if isinstance(model, str) else None
+    if hub_id is not None:
+        from duologue.models.hub import fetch_from_hub
+
+        return Source(str(hub_id), fetch_from_hub(hub_id, progress=progress))
     if os.sep in text or text.endswith(".gguf"):
         raise ModelLoadError(f"there is no file or folder {path}; check the path")
     near = difflib.get_close_matches(text.lower(), MODELS, n=1, cutoff=0.5)
     meant = f"did you mean {near[0]}? " if near else ""
     raise ModelLoadError(
         f"unknown model {text!r}: {meant}known names are {', '.join(MODELS)}; "
-        "or give the path of a .gguf file or of a Hugging Face folder"
+        "or give the path of a .gguf file or of a Hugging Face folder, or ORG/NAME of a model on the hub"
     )
