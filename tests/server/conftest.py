@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +55,10 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
 
 
 @contextlib.contextmanager
-def running_server(engine: Engine, *, wait: bool = True, **options: Any) -> Iterator[RunningServer]:
-    """With `wait` false the server may not answer yet."""
+def running_server(
+    engine: Engine | Mapping[str, Engine], *, wait: bool = True, **options: Any
+) -> Iterator[RunningServer]:
+    """With `wait` false the server may not answer yet. Of several engines the first is the one that is asked by default."""
     with bind("127.0.0.1", 0) as sock:
         url = page_url(sock)
         server = Server(engine, sock, **options)
@@ -65,7 +67,8 @@ def running_server(engine: Engine, *, wait: bool = True, **options: Any) -> Iter
         thread.start()
         assert not wait or ready.wait(30)
         try:
-            yield RunningServer(engine, server, thread, url)
+            first = next(iter(engine.values())) if isinstance(engine, Mapping) else engine
+            yield RunningServer(first, server, thread, url)
         finally:
             server.stop()
             server.stop()

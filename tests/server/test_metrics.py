@@ -32,6 +32,17 @@ def scrape(server: RunningServer) -> dict[str, float]:
     return samples
 
 
+def scrape_labelled(server: RunningServer) -> dict[tuple[str, str], float]:
+    """Samples by name and model."""
+    families = text_string_to_metric_families(httpx.get(server.url + "metrics").text)
+    return {
+        (sample.name, sample.labels["model"]): sample.value
+        for family in families
+        for sample in family.samples
+        if "model" in sample.labels
+    }
+
+
 def test_a_reply_is_counted(fresh: RunningServer) -> None:
     before = scrape(fresh)
     fresh.post(max_tokens=10, ignore_eos=True)

@@ -20,6 +20,7 @@ from duologue.errors import (
 
 BAD_REQUEST_TYPE = "invalid_request_error"
 SERVER_TYPE = "server_error"
+RATE_LIMIT_TYPE = "rate_limit_error"
 
 
 class HttpError(DuologueError):
@@ -73,6 +74,8 @@ def error_response(error: Exception) -> ErrorResponse:
     message = str(error)
     if isinstance(error, HttpError):
         kind = BAD_REQUEST_TYPE if error.status < 500 else SERVER_TYPE
+        if error.status == 429:
+            kind = RATE_LIMIT_TYPE
         return ErrorResponse(error.status, message, kind, error.param, error.code)
     if isinstance(error, InvalidRequestError):
         return ErrorResponse(400, message, BAD_REQUEST_TYPE, error.param, error.code)

@@ -1,0 +1,118 @@
+"""`/v1/completions`, `/tokenize` and `/detokenize` over real HTTP."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from duologue.engine.sampling_params import SamplingParams
+from tests.server.conftest import RunningServer
+
+
+def complete(served: RunningServer, **fields: Any) -> httpx.Response:
+    body = {"model": served.engine.model_name, **fields}
+    return httpx.post(served.url + "v1/completions", json=body, timeout=60)
+
+
+def texts_of(served: RunningServer, **fields: Any) -> list[str]:
+    response = complete(served, temperature=0, ignore_eos=True, **fields)
+    assert response.status_code == 200, response.text
+    reply = response.json()
+    assert reply["object"] == "text_completion"
+    assert [choice["index"] for choice in reply["choices"]] == list(range(len(reply["choices"])))
+    return [choice["text"] for choice in reply["choices"]]
+
+
+def test_all_spellings_of_a_prompt(served: RunningServer) -> None:
+    engine = served.engine
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    one, two = (engine.generate(prompt, params).text for prompt in ("Once upon", "The sea"))
+    ids = [engine.encode_prompt(prompt) for prompt in ("Once upon", "The sea")]
+    assert texts_of(served, prompt="Once upon", max_tokens=8) == [one]
+    assert texts_of(served, prompt=["Once upon", "The sea"], max_tokens=8) == [one, two]
+    assert texts_of(served, prompt=ids[0], max_tokens=8) == [one]
+    assert texts_of(served, prompt=ids, max_tokens=8, n=2) == [one, one, two, two]
+    assert texts_of(served, prompt="Once upon", max_tokens=8, echo=True) == ["Once upon" + one]
+    assert complete(served, prompt="x", ignore_eos=True).json()["usage"]["completion_tokens"] == 16
+
+
+def test_a_stream_is_the_whole(served: RunningServer) -> None:
+    fields: dict[str, Any] = {"prompt": ["a b", "c d"], "max_tokens": 9, "temperature": 0, "ignore_eos": True}
+    whole = texts_of(served, prompt=["a b", "c d"], max_tokens=9, echo=True)
+    response = complete(served, stream=True, echo=True, stream_options={"include_usage": True}, **fields)
+    events = response.text.split("\n\n")
+    assert events[-2] == "data: [DONE]"
+    chunks = [json.loads(event[6:]) for event in events[:-2]]
+    texts = ["", ""]
+    for chunk in chunks[:-1]:
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    assert texts == whole
+    assert chunks[-1]["usage"]["completion_tokens"] == 18
+
+
+def test_log_probabilities_of_text(served: RunningServer) -> None:
+    reply = complete(served, prompt="a", max_tokens=4, temperature=0, logprobs=2, ignore_eos=True).json()
+    found = reply["choices"][0]["logprobs"]
+    assert len(found["tokens"]) == len(found["token_logprobs"]) == len(found["text_offset"]) == 4
+    assert found["text_offset"][0] == 0
+    assert all(1 <= len(top) <= 2 for top in found["top_logprobs"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ["a", 5]}, "prompt"),
+        ({"prompt": ["a", ""]}, "prompt"),
+        ({"prompt": [[1], "a"]}, "prompt"),
+        ({"prompt": [10**6]}, "prompt"),
+        ({"prompt": ["a"] * 200}, "prompt"),
+        ({"prompt": ["a"] * 100, "n": 2}, "n"),
+        ({"prompt": "a" * 3_000_000}, "prompt"),
+        ({"prompt": "a b " * 3000}, "prompt"),
+        ({"prompt": "a", "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "best_of": 3}, "best_of"),
+        ({"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
+        ({"prompt": "a", "logprobs": 50}, "logprobs"),
+        ({"prompt": "a", "messages": []}, "messages"),
+    ],
+)
+def test_bad_requests(served: RunningServer, fields: dict[str, Any], param: str) -> None:
+    response = complete(served, **fields)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+
+
+def test_best_of_as_many_as_n_is_nothing(served: RunningServer) -> None:
+    assert complete(served, prompt="a", best_of=2, n=2, max_tokens=1).status_code == 200
+
+
+def test_tokens_of_texts_and_messages_and_back(served: RunningServer) -> None:
+    def tokenize(**fields: Any) -> Any:
+        return httpx.post(served.url + "tokenize", json=fields, timeout=60).json()
+
+    engine = served.engine
+    found = tokenize(prompt="Hello, <|im_start|>you", return_token_strs=True)
+    assert found["tokens"] == engine.tokenizer.encode(
+        "Hello, <|im_start|>you", parse_special=True, add_bos=engine.tokenizer.adds_bos
+    )
+    assert found["count"] == len(found["tokens"]) == len(found["token_strs"])
+    assert found["max_model_len"] == engine.context_tokens
+    back = httpx.post(served.url + "detokenize", json={"tokens": found["tokens"]}).json()
+    assert back == {"prompt": "Hello, <|im_start|>you"}
+    messages = [{"role": "user", "content": "Hi"}]
+    assert tokenize(messages=messages)["tokens"] == engine.encode_chat(messages)
+    assert tokenize(messages=messages)["token_strs"] is None
+    longer = [*messages, {"role": "assistant", "content": "Well"}]
+    opened = tokenize(messages=longer, continue_final_message=True)["tokens"]
+    assert engine.tokenizer.decode(opened).endswith("Well")
+    assert tokenize()["error"]["param"] == "prompt"
+    assert tokenize(prompt="a", messages=messages)["error"]["param"] == "prompt"
+    assert tokenize(prompt="a", model="gpt-4")["error"]["code"] == "model_not_found"
+    wrong = httpx.post(served.url + "detokenize", json={"tokens": [-1]}).json()
+    assert wrong["error"]["param"] == "tokens[0]"

@@ -1,0 +1,161 @@
+"""Calls of functions over real HTTP, by a random model: what is forced by grammar is a real call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from duologue import Engine
+from duologue.models.random_model import write_random_llama
+from tests.server.conftest import RunningServer, running_server
+from tests.server.test_completions import stream
+from tests.server.tool_template import HERMES, give_template
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "What it is like outside",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"enum": ["Paris", "Rome"]},
+                "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            },
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+TIME = {"type": "function", "function": {"name": "time"}}
+
+
+@pytest.fixture(scope="module")
+def tooled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder = write_random_llama(tmp_path_factory.mktemp("tools") / "tooled", kv_heads=2, seed=3)
+    give_template(folder, HERMES)
+    with (
+        Engine.load(folder, kv_memory_bytes=8 << 20, threads=1) as engine,
+        running_server(engine) as server,
+    ):
+        yield server
+
+
+def check_call(call: dict[str, Any]) -> None:
+    assert call["type"] == "function"
+    assert call["id"].startswith("call_")
+    arguments = json.loads(call["function"]["arguments"])
+    if call["function"]["name"] == "time":
+        assert arguments == {}
+    else:
+        assert call["function"]["name"] == "weather"
+        assert arguments["city"] in ("Paris", "Rome")
+        assert 1 <= arguments["days"] <= 9
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "weather"}}], ids=["required", "named"]
+)
+def test_a_forced_call_is_one(tooled: RunningServer, choice: Any) -> None:
+    fields = {
+        "tools": [WEATHER, TIME],
+        "tool_choice": choice,
+        "parallel_tool_calls": False,
+        "seed": 4,
+        "max_tokens": 300,
+    }
+    response = tooled.post(**fields)
+    assert response.status_code == 200, response.text
+    reply = response.json()["choices"][0]
+    assert reply["finish_reason"] == "tool_calls"
+    assert reply["message"]["content"] is None
+    (call,) = reply["message"]["tool_calls"]
+    check_call(call)
+    if choice != "required":
+        assert call["function"]["name"] == "weather"
+    pieces = [
+        piece
+        for chunk in stream(tooled, **fields)
+        for piece in chunk["choices"][0]["delta"].get("tool_calls", [])
+    ]
+    assert pieces[0]["function"]["name"] == call["function"]["name"]
+    assert all(set(piece) == {"index", "function"} for piece in pieces[1:])
+    assert "".join(piece["function"]["arguments"] for piece in pieces) == call["function"]["arguments"]
+    if call["function"]["name"] == "weather":
+        assert len(pieces) > 2
+
+
+def test_parallel_calls_and_the_next_turn(tooled: RunningServer) -> None:
+    fields: dict[str, Any] = {"tools": [WEATHER, TIME], "max_tokens": 600, "tool_choice": "required"}
+    for seed in range(20):
+        reply = tooled.post(seed=seed, **fields).json()["choices"][0]
+        calls = reply["message"]["tool_calls"]
+        if len(calls) > 1 and reply["finish_reason"] == "tool_calls":
+            break
+    else:
+        pytest.fail("no seed gave several calls")
+    for call in calls:
+        check_call(call)
+    assert len({call["id"] for call in calls}) == len(calls)
+    messages = [
+        {"role": "user", "content": "Hello there"},
+        reply["message"],
+        *({"role": "tool", "tool_call_id": call["id"], "content": "42"} for call in calls),
+    ]
+    body = tooled.chat_body(max_tokens=4, tools=[WEATHER, TIME], explain_cache=True)
+    second = httpx.post(tooled.url + "v1/chat/completions", json={**body, "messages": messages}, timeout=60)
+    assert second.status_code == 200, second.text
+    report = second.json()["cache_report"]
+    # The template repeats the calls as they were generated, so all but their results was stored.
+    asked = tooled.post(max_tokens=1, tools=[WEATHER, TIME]).json()["usage"]["prompt_tokens"]
+    assert report["matched_tokens"] > asked
+
+
+def test_free_text_with_tools_is_text(tooled: RunningServer) -> None:
+    fields = {"tools": [WEATHER], "max_tokens": 20, "temperature": 0, "ignore_eos": True}
+    reply = tooled.post(**fields).json()["choices"][0]
+    assert "tool_calls" not in reply["message"]
+    assert reply["finish_reason"] == "length"
+    text = "".join(c["choices"][0]["delta"].get("content") or "" for c in stream(tooled, **fields))
+    assert text == reply["message"]["content"]
+    assert text.strip()
+
+
+def test_tools_that_are_not_used_change_nothing(tooled: RunningServer) -> None:
+    fields = {"max_tokens": 5, "temperature": 0}
+    plain = tooled.post(**fields).json()
+    without = tooled.post(tools=[WEATHER], tool_choice="none", **fields).json()
+    assert plain["choices"] == without["choices"]
+
+
+def test_a_cut_off_call_is_shown_as_far_as_it_came(tooled: RunningServer) -> None:
+    reply = tooled.post(tools=[WEATHER], tool_choice="required", max_tokens=40, seed=1).json()["choices"][0]
+    assert reply["finish_reason"] == "length"
+    shown = reply["message"].get("tool_calls") or reply["message"]["content"]
+    assert shown
+
+
+def test_a_template_without_tools_refuses_them_by_name(served: RunningServer) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for fields in (
+        {"tools": [WEATHER]},
+        {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]},
+        {"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}]},
+    ):
+        response = httpx.post(served.url + "v1/chat/completions", json={**served.chat_body(), **fields})
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "tools"
+        assert served.engine.model_name in response.json()["error"]["message"]
+
+
+def test_a_schema_that_cannot_be_compiled_is_refused(tooled: RunningServer) -> None:
+    bad = {"type": "function", "function": {"name": "f", "parameters": {"type": "nonsense"}}}
+    response = tooled.post(tools=[bad], tool_choice="required")
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "tools"
+    assert tooled.post(max_tokens=1).status_code == 200
