@@ -36,7 +36,7 @@ serve: $(STAMP) ## Serve the default model on http://127.0.0.1:8000
 	$(BIN)/duologue serve $(MODEL) --port $(PORT)
 
 test: $(TEST_STAMP) ## Run the tests that need no torch, browser or other system (under 5 minutes)
-	$(BIN)/python -m pytest -m "not peers and not torch and not browser"
+	$(BIN)/python -m pytest -m "not peers and not torch and not browser and not clients"
 
 test-all: test ## Run every test: sets up torch, transformers, llama.cpp and a browser first
 	scripts/test_all.sh
@@ -51,4 +51,4 @@ bench: $(STAMP) ## Measure the kernels and the engine on this machine
 	$(BIN)/duologue bench engine $(MODEL)
 
 clean: ## Remove what make made (downloaded models stay in the cache folder)
-	rm -rf $(VENV) build .venv-torch
+	rm -rf $(VENV) build .venv-torch .venv-clients

@@ -9,6 +9,7 @@
 #   torch      against transformers, on tiny random instances
 #   peers      against llama.cpp, built from the llama-cpp-python source distribution
 #   browser    the chat page in headless Chromium
+#   clients    schemathesis, openai (Python and Node), litellm, LangChain and llm against a running server
 #   residency  1 % of scripts/prove_residency.py: twenty dialogues of 9,600 tokens
 #
 # The peers' tests fetch Gemma 3 270M, whose terms (https://ai.google.dev/gemma/terms) have to be accepted once:
@@ -116,11 +117,21 @@ run_browser() {
   "$BIN/python" -m pytest -m browser
 }
 
+run_clients() {
+  need node nodejs
+  need npm npm
+  environment .venv-clients
+  .venv-clients/bin/python -m pip install --quiet schemathesis litellm langchain-openai llm
+  # The last major of the Node client that supports Node 20.
+  npm install --silent --no-audit --no-fund --prefix .venv-clients/node openai@6
+  NODE_PATH=.venv-clients/node/node_modules .venv-clients/bin/python -m pytest -m clients
+}
+
 run_residency() {
   "$BIN/python" scripts/prove_residency.py --dialogues 20 --kv-memory 124MiB
 }
 
-[[ $# -gt 0 ]] || set -- check warnings emulated qemu sanitize torch peers browser residency
+[[ $# -gt 0 ]] || set -- check warnings emulated qemu sanitize torch peers browser clients residency
 for name in "$@"; do
   step "$name"
   "run_$name"

@@ -216,7 +216,7 @@ def _called(arguments: str) -> dict[str, Any]:
         ({"temperature": True}, "temperature", "invalid_type"),
         ({"top_p": 1.5}, "top_p", "above_max_value"),
         ({"top_p": float("nan")}, "top_p", "invalid_value"),
-        ({"top_k": -1}, "top_k", "below_min_value"),
+        ({"top_k": -2}, "top_k", "below_min_value"),
         ({"top_k": 1.5}, "top_k", "invalid_type"),
         ({"max_tokens": 0}, "max_tokens", "below_min_value"),
         ({"max_tokens": -5}, "max_tokens", "below_min_value"),

@@ -58,7 +58,7 @@ def test_broken_bodies(client: httpx.Client, body: bytes, code: str) -> None:
         ('"temperature": NaN', "temperature"),
         ('"temperature": -1', "temperature"),
         ('"top_p": Infinity', "top_p"),
-        ('"top_k": -1', "top_k"),
+        ('"top_k": -2', "top_k"),
         ('"max_tokens": -1', "max_tokens"),
         ('"seed": 1.5', "seed"),
         ('"stop": [""]', "stop[0]"),

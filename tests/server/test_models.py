@@ -76,7 +76,7 @@ def test_metrics_tell_models_apart(both: RunningServer) -> None:
     name = "duologue_completion_tokens_total"
     assert after[name, "second/b"] - before[name, "second/b"] == 4
     assert after[name, "first"] == before[name, "first"]
-    assert after["duologue_kv_pages", "first"] > after["duologue_kv_pages", "second/b"]
+    assert after["duologue_kv_memory_bytes", "first"] > after["duologue_kv_memory_bytes", "second/b"]
 
 
 class Gate:

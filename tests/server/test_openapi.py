@@ -13,9 +13,7 @@ from tests.server.conftest import RunningServer
 
 def test_every_route_and_field_is_described(served: RunningServer) -> None:
     document: dict[str, Any] = httpx.get(served.url + "openapi.json").json()
-    described = {
-        (method.upper(), path) for path, methods in document["paths"].items() for method in methods
-    }
+    described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     for method, path in described:
         concrete = path.replace("{model}", served.engine.model_name).replace("{key}", "k")
         assert httpx.request(method, served.url + concrete[1:]).status_code not in (404, 405), path

@@ -113,10 +113,10 @@ class ChatMessage(BaseModel):
                 "unsupported_value", "messages of role 'function' are not supported; use 'tool'"
             )
         for name in ("function_call", "audio"):
-            if message.get(name):
+            if message.get(name) is not None:
                 raise PydanticCustomError("unsupported_value", "'{name}' is not supported", {"name": name})
         kept = {name: value for name, value in message.items() if name not in _IGNORED}
-        if not kept.get("tool_calls"):
+        if kept.get("tool_calls") in (None, []):
             kept.pop("tool_calls", None)
         elif message.get("role") != "assistant":
             raise PydanticCustomError("invalid_value", "only messages of the assistant have 'tool_calls'")

@@ -31,6 +31,12 @@ _NEUTRAL = {
     "verbosity": [None, False, [], {}],
     "web_search_options": [None],
     "suffix": [None, ""],
+    "early_stopping": [None, False, [], {}],
+    "include_stop_str_in_output": [None, False, [], {}],
+    "length_penalty": [None, 1],
+    "skip_special_tokens": [None, True],
+    "spaces_between_special_tokens": [None, True, False],
+    "use_beam_search": [None, False, [], {}],
 }
 
 

@@ -49,7 +49,7 @@ class SamplingFields(CacheFields):
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 1.0
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 1.0
-    top_k: Annotated[int, Field(ge=0, lt=_ID_LIMIT)] = 0
+    top_k: Annotated[int, Field(ge=-1, lt=_ID_LIMIT)] = 0
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
     presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] = 0.0
@@ -97,7 +97,7 @@ class SamplingFields(CacheFields):
         return SamplingParams(
             temperature=self.temperature,
             top_p=self.top_p or 1.0,
-            top_k=self.top_k if self.top_p > 0 else 1,
+            top_k=max(self.top_k, 0) if self.top_p > 0 else 1,  # vLLM's clients send -1 for off
             min_p=self.min_p,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,

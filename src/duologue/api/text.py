@@ -50,8 +50,8 @@ def _is_id(value: Any) -> bool:
 def _prompts(value: Any) -> tuple[TextPrompt, ...]:
     """All spellings of a prompt as a list of prompts."""
     prompts = value if isinstance(value, list) else [value]
-    if prompts and all(type(item) is int for item in prompts):
-        prompts = [prompts]
+    if isinstance(value, list) and value and all(type(item) is int for item in value):
+        prompts = [value]
     if not prompts:
         raise PydanticCustomError("too_short", "it is empty")
     if len(prompts) > MAX_CHOICES:

@@ -35,7 +35,18 @@ def _one_of(*neutral: Any) -> Callable[[Any], bool]:
 
 _Neutral = Mapping[str, Callable[[Any], bool]]  # name -> does this value ask for nothing?
 
+_VLLM: _Neutral = {
+    "early_stopping": _empty,
+    "include_stop_str_in_output": _empty,
+    "length_penalty": _one_of(1, 1.0),
+    "skip_special_tokens": _one_of(True),
+    "spaces_between_special_tokens": lambda value: isinstance(value, bool),  # none are shown
+    "use_beam_search": _empty,
+}
+"""Fields that clients of vLLM send with the values that are its defaults."""
+
 CHAT_FIELDS: _Neutral = {
+    **_VLLM,
     "audio": _empty,
     "function_call": _one_of("none", "auto"),
     "functions": _empty,
@@ -46,7 +57,7 @@ CHAT_FIELDS: _Neutral = {
 }
 """Of chats: OpenAI's fields that are not implemented."""
 
-TEXT_FIELDS: _Neutral = {"suffix": _one_of("")}
+TEXT_FIELDS: _Neutral = {**_VLLM, "suffix": _one_of("")}
 """Of text completions."""
 
 
