@@ -9,6 +9,7 @@ import pytest
 
 from duologue.cache.geometry import KvGeometry
 from duologue.cache.kv_cache import KvCache
+from duologue.dialogue.grammar import Grammar
 from duologue.engine.chunk import Chunk
 from duologue.engine.drafter import Drafter, may_draft
 from duologue.engine.request import Request
@@ -86,20 +87,11 @@ def test_what_follows_a_wrong_draft_is_no_miss() -> None:
     assert once.propose(tokens, 8)[1] == twice.propose(tokens, 8)[1]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"presence_penalty": 0.5},
-        {"frequency_penalty": -0.5},
-        {"repetition_penalty": 1.1},
-        {"logit_bias": ((5, 1.0),)},
-        {"logprobs": 0},
-        {"min_tokens": 3},
-    ],
-)
-def test_requests_that_depend_on_more_than_a_row_do_not_draft(change: dict[str, object]) -> None:
-    assert may_draft(SamplingParams(temperature=0.7, top_p=0.9, top_k=40, min_p=0.1, stop=("x",)))
-    assert not may_draft(SamplingParams(**change))  # type: ignore[arg-type]
+def test_a_row_must_follow_from_the_drafts_before_it() -> None:
+    json_object = Grammar("json_object")
+    assert may_draft(SamplingParams(presence_penalty=0.5, logprobs=2, min_tokens=3))
+    assert may_draft(SamplingParams(grammar=json_object))
+    assert not may_draft(SamplingParams(grammar=json_object, min_tokens=3))
 
 
 def test_the_cost_of_a_row_is_learned_in_spite_of_late_steps() -> None:
@@ -177,6 +169,12 @@ def test_drafts_end_before_the_reply_and_within_the_step() -> None:
     assert drafts_of([stream(0, COPYING, max_total_tokens=len(COPYING) + 1)], 0.01) == [0]
     assert drafts_of([stream(0, COPYING)], 0.01, step_tokens=6) == [5]
     assert sum(drafts_of([stream(i, COPYING) for i in range(20)], 0.001)) == MOST_DRAFT_TOKENS
+
+
+def test_nothing_is_drafted_from_the_end_of_a_reply_on() -> None:
+    chunk = stream(0, COPYING)
+    chunk.request.end_ids = frozenset({_PHRASE[15]})
+    assert drafts_of([chunk], 0.01) == [3]
 
 
 def test_neighbours_that_gain_nothing_are_not_slowed_down() -> None:

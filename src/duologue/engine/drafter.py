@@ -25,8 +25,11 @@ _REMEMBERED = 0.98
 
 
 def may_draft(params: SamplingParams) -> bool:
-    """Whether a request is drafted for: masks of a grammar would have to be computed for each draft."""
-    return params.grammar is None
+    """Whether what a row samples follows from the request and the drafts before the row.
+
+    It does not where `min_tokens` asks whether a grammar has ended: that is known of the reply only, not of the drafts.
+    """
+    return params.grammar is None or not params.min_tokens
 
 
 class Drafter:

@@ -86,26 +86,26 @@ class ReplyGrammar:
         """Whether the reply is over although the model has no token to say so."""
         return not self._has_end_token and self.has_ended
 
-    def fill(self, mask: npt.NDArray[np.uint32], drafted: Sequence[int] = ()) -> None:
-        """Set the bits [mask_words(vocab)] of the tokens that may follow the reply and `drafted`.
+    def fill(self, mask: npt.NDArray[np.uint32], drafted: Sequence[int] = ()) -> bool:
+        """Set the bits [mask_words(vocab)] of the tokens that may follow the reply and `drafted`; False when none may.
 
-        None are set when nothing may follow; whatever is sampled then is refused by `accept`.
+        Whatever is sampled behind the reply then is refused by `accept`. Drafts leave no trace: a limit that they pass is not the
+        reply's.
         """
-        matcher = self._matcher
-        taken = matcher.try_consume_tokens(list(drafted)) if drafted else 0
-        if taken < len(drafted) or matcher.is_error():
+        matcher = self._matcher.deep_copy() if drafted else self._matcher
+        if (drafted and matcher.try_consume_tokens(list(drafted)) < len(drafted)) or matcher.is_error():
             mask.fill(0)
         else:
             matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
             mask &= self._permitted
-        if taken:
-            matcher.rollback(taken)
-        elif not drafted:
-            self._dead_end = not mask.any()
+        followed = bool(mask.any()) and not matcher.is_error()
+        if not drafted:
+            self._dead_end = not followed
+        return followed
 
     def allowed(self, drafted: Sequence[int]) -> int:
         """How many of these tokens, from the first, may follow the reply."""
-        return self._matcher.validate_tokens(list(drafted))
+        return self._matcher.deep_copy().validate_tokens(list(drafted))
 
     def accept(self, token: int) -> str | None:
         """Go on by a token. Returns why that cannot be: a limit is passed, or no token of the vocabulary could follow."""

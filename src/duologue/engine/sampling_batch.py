@@ -19,7 +19,7 @@ class SamplingBatch:
     """Rows of (request, drafted): the token after `drafted`, which come after the request's own tokens.
 
     A row depends on its request, the drafted tokens and nothing else, so it samples the same in any batch. Requests with a grammar
-    have their masks computed here.
+    have their masks computed here; `dead_rows` are those that no token may follow, where what is sampled means nothing.
     """
 
     def __init__(self, rows: Sequence[tuple[Request, Sequence[int]]], vocab_size: int) -> None:
@@ -30,6 +30,8 @@ class SamplingBatch:
         self._bias_values: list[npt.NDArray[np.float32]] = []
         self._biases = 0
         self._masks: list[npt.NDArray[np.uint32]] = []
+        self._packed_rows = 0
+        self.dead_rows: set[int] = set()
         self._logprob_ids: npt.NDArray[np.int32] | None = None
         self._logprobs: npt.NDArray[np.float32] | None = None
         self._top = [
@@ -66,7 +68,7 @@ class SamplingBatch:
 
     def _pack(self, request: Request, drafted: Sequence[int]) -> bytes:
         params = request.params
-        return SAMPLING_ROW.pack(
+        packed = SAMPLING_ROW.pack(
             params.temperature,
             params.top_p,
             params.min_p,
@@ -79,6 +81,8 @@ class SamplingBatch:
             request.total_tokens + len(drafted),
             *(_NO_EXTRAS if params.is_plain else self._extras(request, drafted)),
         )
+        self._packed_rows += 1
+        return packed
 
     def _extras(self, request: Request, drafted: Sequence[int]) -> tuple[int, ...]:
         params = request.params
@@ -104,7 +108,8 @@ class SamplingBatch:
         if grammar is not None:
             mask = len(self._masks)
             self._masks.append(np.empty(mask_words(self._vocab_size), dtype=np.uint32))
-            grammar.fill(self._masks[-1], drafted)
+            if not grammar.fill(self._masks[-1], drafted):
+                self.dead_rows.add(self._packed_rows)
         top = -1 if params.logprobs is None else params.logprobs
         return (bias_begin, self._biases, history_begin, self._history_tokens, reply_begin, mask, top, 0)
 

@@ -76,11 +76,12 @@ class Speculation:
         if not streams or left < 1:
             return chunks
         drafted = list(chunks)
-        for stream, draft in zip(streams, self.choose(chunks, streams, rows), strict=True):
-            draft = self._fitting(chunks[stream.at], draft[:left], promised)
-            if len(draft):
+        for stream, ids in zip(streams, self.choose(chunks, streams, rows), strict=True):
+            draft = _possible(chunks[stream.at], tuple(ids[:left].tolist()))
+            draft = draft[: self._room(chunks[stream.at], len(draft), promised)]
+            if draft:
                 left -= len(draft)
-                drafted[stream.at] = replace(chunks[stream.at], drafts=tuple(draft.tolist()))
+                drafted[stream.at] = replace(chunks[stream.at], drafts=draft)
         return drafted
 
     def choose(self, chunks: Sequence[Chunk], streams: Sequence[_Stream], rows: int) -> list[Ids]:
@@ -114,19 +115,28 @@ class Speculation:
                 heapq.heappush(candidates, (-chances[at + 1], index, at + 1))
         return drafts
 
-    def _fitting(self, chunk: Chunk, draft: Ids, promised: Callable[[], PagesOfBothKinds]) -> Ids:
-        """As much of a draft as the request has pages for, or can have one more without harm."""
-        if not len(draft):
-            return draft
+    def _room(self, chunk: Chunk, wanted: int, promised: Callable[[], PagesOfBothKinds]) -> int:
+        """For how many drafts the request has pages, or can have one more without harm."""
         request, cache = chunk.request, self._cache
         assert request.sequence is not None
         room = request.sequence.page_count * cache.geometry.page_tokens - request.total_tokens
-        if len(draft) <= room:
-            return draft
+        if wanted <= room:
+            return wanted
         promised_global, promised_local = promised()
         spare = cache.available(GLOBAL) > promised_global
         if cache.geometry.local_pages:
             spare = spare and cache.available(LOCAL) > promised_local
-        if spare and request.sequence.reserve(request.total_tokens + len(draft)):
-            return draft
-        return draft[:room]
+        if spare and request.sequence.reserve(request.total_tokens + wanted):
+            return wanted
+        return room
+
+
+def _possible(chunk: Chunk, draft: tuple[int, ...]) -> tuple[int, ...]:
+    """A draft up to where the reply would end, and as far as its grammar takes it."""
+    request = chunk.request
+    ends = [at for at, token in enumerate(draft) if token in request.end_ids]
+    if ends:
+        draft = draft[: ends[0]]
+    if draft and request.grammar is not None:
+        draft = draft[: request.grammar.allowed(draft)]
+    return draft

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from duologue.cache.kv_cache import KvCache
 from duologue.cache.miss import MissCause, cause_of
@@ -62,12 +63,16 @@ class Worker:
                 self.scheduler.computed(chunk)
                 continue
             rows = range(row, row + 1 + len(chunk.drafts))
+            row = rows.stop
+            dead = [at for at in self.runner.sampling.dead_rows if at in rows and at > rows.start]
+            if dead:  # that a grammar has no way on is said where it is the reply that has come there
+                rows = range(rows.start, min(dead))
+                chunk = replace(chunk, drafts=chunk.drafts[: len(rows) - 1])
             self._accept(
                 chunk,
                 sampled[rows.start : rows.stop].tolist(),
                 [self.runner.sampling.logprob(r) for r in rows],
             )
-            row = rows.stop
         self.step_s_total += time.perf_counter() - started
 
     def finish(
