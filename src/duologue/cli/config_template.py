@@ -66,7 +66,7 @@ def _example(setting: Setting) -> str:
     if isinstance(kind, (click.types.IntParamType, click.types.FloatParamType)):
         value = getattr(kind, "min", None) or 1
     else:
-        value = setting.param.make_metavar(click.Context(click.Command("")))
+        value = setting.param.metavar or kind.name.upper()
     return toml_value([value] if setting.is_repeated else value)
 
 
