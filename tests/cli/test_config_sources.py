@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
@@ -129,6 +130,14 @@ def test_the_first_source_that_has_a_value_wins(
             assert got[_PARAMETERS.get(key, key)] == _as_passed(key, source[key], base), key
 
 
+def test_one_value_of_an_option_that_may_be_repeated_needs_no_array(duologue: CommandLine) -> None:
+    file = duologue.write("[serve]\nmodel = 'gemma3-270m'\nwarm = ['a.json', 'b.json']\n")
+    rows = json.loads(duologue("config", "show", "--json", "--config", file, "serve")[1])["settings"]
+    values = {row["key"]: row["value"] for row in rows}
+    assert values["model"] in ("gemma3-270m", ["gemma3-270m"])
+    assert values["warm"] == [str(duologue.folder / name) for name in ("a.json", "b.json")]
+
+
 def test_an_own_variable_comes_before_a_common_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUOLOGUE_CONFIG", os.devnull)
     monkeypatch.setenv("OTHER_KEY", "common")
@@ -179,7 +188,7 @@ def test_which_commands_read_a_file() -> None:
         ("[serve]\nhost = true\n", "write a text in quotes"),
         ("[serve]\nkv-memory = 'lots'\n", "write for example 1GiB"),
         ("[serve]\nkv-memory = -1\n", "write for example 1GiB"),
-        ("[serve]\nwarm = 'a.json'\n", "write an array"),
+        ("[serve]\nwarm = true\n", "write a text in quotes"),
         ("[serve]\nwarm = [\n 'a.json',\n 5.5,\n [] ]\n", "settings.toml:2: warm"),
         ("[serve]\naccess-log = 'yes'\n", "write true or false"),
         ("[serve]\nport = 1\nport = 2\n", "(at line 3, column"),

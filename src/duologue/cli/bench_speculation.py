@@ -6,11 +6,18 @@ import json
 
 import click
 
+from duologue.cli.completion import complete_model
+from duologue.cli.examples import examples
 from duologue.models.registry import DEFAULT_MODEL
 
 
-@click.command()
-@click.argument("model", default=DEFAULT_MODEL)
+@click.command(
+    epilog=examples(
+        "duologue bench speculation",
+        "duologue bench speculation gemma3-270m --streams 4 --json",
+    )
+)
+@click.argument("model", default=DEFAULT_MODEL, shell_complete=complete_model)
 @click.option("--threads", type=click.IntRange(1), help="All cores unless given.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Turns of both engines.")
 @click.option("--streams", type=click.IntRange(1, 64), default=1, show_default=True, help="Replies at once.")

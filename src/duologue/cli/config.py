@@ -155,13 +155,14 @@ class _Row:
         return str(self._given)
 
     def as_dict(self) -> dict[str, Any]:
-        value = (
-            self.value
-            if isinstance(self.value, (bool, int, float, str, list, tuple, type(None)))
-            else str(self.value)
-        )
+        value = self.value
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        if not all(item is None or isinstance(item, (bool, int, float, str, Path)) for item in items):
+            value = self._given  # what JSON has no form for stands as it was written
         if isinstance(value, (list, tuple)):
-            value = [item if isinstance(item, (bool, int, float, str)) else str(item) for item in value]
+            value = [str(item) if isinstance(item, Path) else item for item in value]
+        elif isinstance(value, Path) or not isinstance(value, (bool, int, float, str, type(None))):
+            value = str(value)
         return {
             "command": " ".join(self.setting.command),
             "key": self.setting.key,

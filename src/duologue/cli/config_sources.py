@@ -172,9 +172,7 @@ def file_values(file: ConfigFile, settings: list[Setting], ctx: click.Context) -
 def _from_toml(setting: Setting, value: Any, file: ConfigFile) -> Any:
     """Raises ValueError with a reason that says what to write."""
     if setting.is_repeated:
-        if not isinstance(value, list):
-            raise ValueError('write an array, for example ["a", "b"]')
-        return [_one(setting, item, file) for item in value]
+        return [_one(setting, item, file) for item in (value if isinstance(value, list) else [value])]
     return _one(setting, value, file)
 
 

@@ -45,6 +45,7 @@ class _ServeCommand(click.Command):
         "duologue serve",
         "duologue serve gemma3-270m --kv-memory 4GiB --port 9000",
         "duologue serve model.gguf --host 0.0.0.0 --api-keys keys.txt",
+        "duologue serve --model small=smollm2-135m,kv=0.3 --model large=model.gguf",
         "duologue serve --warm personas/alice.json personas/bob.json",
     ),
 )
