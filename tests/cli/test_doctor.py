@@ -74,6 +74,18 @@ def test_a_folder_that_cannot_be_written_is_a_problem(duologue: CommandLine) -> 
     assert "DUOLOGUE_CACHE" in _checks(out)["cache folder"]["remedy"]
 
 
+def test_wrong_settings_of_another_command_do_not_stop_it(duologue: CommandLine) -> None:
+    file = duologue.write("[serve]\nport = 70000\n")
+    code, out, err = duologue("doctor", "--json", "--threads", "1", "--config", file)
+    assert (code, err) == (1, "")
+    checks = _checks(out)
+    assert "settings.toml:2: port = 70000" in checks["configuration"]["text"]
+    assert checks["port"]["status"] == "problem"
+    assert checks["self-check"]["status"] == "ok"
+    code, out, _ = duologue("doctor", "--json", "--threads", "1", DUOLOGUE_SERVE_PORT="x")
+    assert (code, _checks(out)["port"]["status"]) == (1, "problem")
+
+
 def test_measuring_needs_a_model(duologue: CommandLine) -> None:
     code, _, err = duologue("doctor", "--measure")
     assert code == 2

@@ -12,6 +12,7 @@ import click
 from duologue.cli.completion import complete_model
 from duologue.cli.config_sources import config_file_of
 from duologue.cli.examples import examples
+from duologue.errors import DuologueError, SettingError
 
 if TYPE_CHECKING:
     from duologue.bench.engine import EngineReading
@@ -107,7 +108,7 @@ class _Report:
         yield checks.check_cache_folder()
         yield checks.check_packed_models()
         yield checks.check_config(self._ctx, config_file_of(self._ctx))
-        yield checks.check_port(*self._address())
+        yield self._port_check()
         yield checks.check_load(machine)
         if processor.status == checks.PROBLEM:
             return  # no kernels, nothing to check or measure
@@ -120,17 +121,20 @@ class _Report:
         if self._model is not None:
             yield from self._model_checks(self._model, machine, peaks, say)
 
-    def _address(self) -> tuple[str, int]:
-        """Where `duologue serve` would listen, by environment and file."""
+    def _port_check(self) -> Check:
+        """Of the address where `duologue serve` would listen by environment and file."""
+        from duologue.cli import doctor_checks as checks
         from duologue.cli.config import effective_values
 
-        values = effective_values(self._ctx, ("serve",))
-        return str(values["host"]), int(values["port"])
+        try:
+            values = effective_values(self._ctx, ("serve",))
+        except SettingError as error:
+            return checks.Check("port", checks.PROBLEM, str(error), "correct it, or unset it")
+        return checks.check_port(str(values["host"]), int(values["port"]))
 
     def _model_checks(self, model: str, machine: Any, peaks: Peaks, say: Any) -> Iterator[Check]:
         from duologue.bench.forecast import forecast, local_spec
         from duologue.cli import doctor_checks as checks
-        from duologue.errors import DuologueError
 
         try:
             expected = forecast(local_spec(model), peaks)
