@@ -25,11 +25,13 @@ export function titleFrom(text) {
 
 /**
  * Events: "change" (what is shown is another path, or another state), "token" (the running reply has grown), "done" (it has
- * ended), "record" (title, settings), "unsaved" (`detail` is the error). `failure` is the error under the last message.
+ * ended), "record" (title, settings), "storage" (something was written, or could not be). `failure` is the error under the last message,
+ * `storageFault` why the last write failed.
  */
 export class Chat extends EventTarget {
   reply = null;
   failure = null;
+  storageFault = null;
   #store;
   #unsaved = new Map(); // what could not be written yet, by message id
   #stored;
@@ -169,12 +171,12 @@ export class Chat extends EventTarget {
   async #try(write) {
     try {
       await write();
-      this.dispatchEvent(new Event("saved"));
-      return true;
+      this.storageFault = null;
     } catch (error) {
-      this.dispatchEvent(new CustomEvent("unsaved", { detail: error }));
-      return false;
+      this.storageFault = error;
     }
+    this.dispatchEvent(new Event("storage"));
+    return this.storageFault === null;
   }
 
   #message(role, content, parent) {

@@ -88,8 +88,7 @@ function listen(made) {
     if (shown()) showHead();
     list();
   });
-  made.addEventListener("unsaved", ({ detail }) => showUnsaved(detail, made));
-  made.addEventListener("saved", () => shown() && showStorage());
+  made.addEventListener("storage", () => shown() && showStorage());
   return made;
 }
 
@@ -230,16 +229,12 @@ async function showPersonas() {
 }
 
 function showStorage() {
-  at("storage").hidden = store.durable;
-  at("storage-text").textContent = "This browser lets the page store nothing here: dialogues end with this tab. Export what you want to keep.";
-  at("storage-retry").hidden = true;
-}
-
-function showUnsaved(error, from) {
-  at("storage").hidden = false;
-  at("storage-text").textContent = `Not stored: ${storageText(error)} What is shown stays in this tab only.`;
-  at("storage-retry").hidden = false;
-  at("storage-retry").onclick = () => from.save();
+  const fault = chat.storageFault;
+  at("storage").hidden = store.durable && !fault;
+  at("storage-text").textContent = fault
+    ? `Not stored: ${storageText(fault)} What is shown stays in this tab only.`
+    : "This browser lets the page store nothing here: dialogues end with this tab. Export what you want to keep.";
+  at("storage-retry").hidden = !fault;
 }
 
 const storageText = (error) =>
@@ -295,6 +290,7 @@ at("close-sidebar").addEventListener("click", () => {
   at("open-sidebar").focus();
 });
 at("shade").addEventListener("click", closeDrawer);
+at("storage-retry").addEventListener("click", () => chat.save());
 at("new").addEventListener("click", newChat);
 at("title").addEventListener("click", () => editInPlace(at("title"), chat.record.title, "Name of the dialogue", (title) => rename(chat.id, title)));
 at("model").addEventListener("click", () => settings.open(chat));
