@@ -74,7 +74,9 @@ class Browser:
         self._buffer = b""
         self._pages: dict[str, Page] = {}
 
-    def page(self, *, width: int = 1100, height: int = 760, dark: bool = False, context: str | None = None) -> Page:
+    def page(
+        self, *, width: int = 1100, height: int = 760, dark: bool = False, context: str | None = None
+    ) -> Page:
         """A new tab; with a storage of its own unless it shares another page's `context`."""
         context = context or str(self.call("Target.createBrowserContext")["browserContextId"])
         target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
@@ -167,7 +169,9 @@ class Page:
         # By way of an empty page: of an address that differs after the # only, the browser would load nothing.
         for address in ("about:blank", url):
             self.call("Page.navigate", url=address)
-            self.wait_for(f"location.href.startsWith({json.dumps(address)}) && document.readyState === 'complete'")
+            self.wait_for(
+                f"location.href.startsWith({json.dumps(address)}) && document.readyState === 'complete'"
+            )
 
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression; of a promise what it resolves to."""

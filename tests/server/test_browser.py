@@ -54,7 +54,9 @@ def page(browser: Browser, served: RunningServer) -> Iterator[Page]:
 
 
 def texts(page: Page, selector: str) -> list[str]:
-    found: list[str] = page.run(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent)")
+    found: list[str] = page.run(
+        f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent)"
+    )
     return found
 
 
@@ -111,7 +113,9 @@ def test_a_dialogue(browser: Browser, served: RunningServer, width: int) -> None
     page.wait_for(f"!{_IDLE}")
     assert texts(page, ".user .body") == ["Hello\nthere"]
     # A random model may end its reply with the first token, which has no speed.
-    page.wait_for(f"document.querySelector('.assistant .figures')?.textContent.includes('tokens/s') || {_IDLE}")
+    page.wait_for(
+        f"document.querySelector('.assistant .figures')?.textContent.includes('tokens/s') || {_IDLE}"
+    )
     page.press("Escape")
     page.wait_for(_IDLE)
     served.wait_idle()
@@ -153,7 +157,9 @@ def test_each_prompt_is_a_bar_of_what_was_stored_and_what_was_computed(page: Pag
         ask(page, f"{unique()} and then some more words to make a prompt")
     first, second = bars(page)
     assert re.search(r"Prompt \d+ tokens:\s*\d+ from memory\s*\d+ computed", first["words"])
-    memory, computed = map(int, re.findall(r"(\d+) (?:from memory|computed)", second["words"].replace(",", "")))
+    memory, computed = map(
+        int, re.findall(r"(\d+) (?:from memory|computed)", second["words"].replace(",", ""))
+    )
     assert memory > 0
     assert computed > 0
     widths = second["widths"]
@@ -392,7 +398,9 @@ def test_replies_are_written_again_and_swiped(page: Page) -> None:
     page.wait_for("document.querySelector('.count').textContent === '2/3'")
     ask(page, "And on")
     assert counts(page)[0] == "2/3"
-    press_on(page, ".assistant", "ArrowRight")  # in the middle of a dialogue the arrow only shows what is there
+    press_on(
+        page, ".assistant", "ArrowRight"
+    )  # in the middle of a dialogue the arrow only shows what is there
     page.wait_for("document.querySelectorAll('.message').length === 2")
     press_on(page, ".assistant", "ArrowLeft")
     page.wait_for("document.querySelectorAll('.message').length === 4")
@@ -443,7 +451,9 @@ def test_a_stopped_reply_goes_on(browser: Browser, served: RunningServer) -> Non
     page.run(f"{set_reply}.value = '4'; {set_reply}.dispatchEvent(new Event('change'))")
     close_panel(page)
     page.click(".tool")
-    page.wait_for(f"{_LAST_REPLY}.querySelector('.body').textContent.length > {len(before)} || document.querySelector('.failure')")
+    page.wait_for(
+        f"{_LAST_REPLY}.querySelector('.body').textContent.length > {len(before)} || document.querySelector('.failure')"
+    )
     page.wait_for(_IDLE)
     assert page.requests[-1]["continue_final_message"] is True
     assert page.requests[-1]["messages"][-1]["role"] == "assistant"
@@ -547,7 +557,9 @@ def test_files_go_out_and_come_back(page: Page, tmp_path: Path) -> None:
     assert len(names(page)) == 4
 
 
-def test_a_backup_brings_everything_back(browser: Browser, served: RunningServer, page: Page, tmp_path: Path) -> None:
+def test_a_backup_brings_everything_back(
+    browser: Browser, served: RunningServer, page: Page, tmp_path: Path
+) -> None:
     page.download_to(tmp_path)
     ask(page, "Kept")
     press_on(page, ".assistant", "r")
@@ -585,7 +597,9 @@ def test_two_tabs_go_on_with_one_dialogue_and_lose_nothing(
     ask(page, "Shared")
     other = browser.page(context=page.context)
     other.open(served.url + page.run("location.hash"))
-    other.wait_for("document.querySelectorAll('.message').length === 2 && document.getElementById('model').textContent !== 'connecting…'")
+    other.wait_for(
+        "document.querySelectorAll('.message').length === 2 && document.getElementById('model').textContent !== 'connecting…'"
+    )
     # What one tab adds the other shows, and goes on from.
     ask(page, "From the first tab")
     other.wait_for("document.querySelectorAll('.assistant').length === 2")
@@ -616,7 +630,9 @@ def test_two_tabs_go_on_with_one_dialogue_and_lose_nothing(
     assert texts(page, "#title") == ["Renamed there"]
     other.press("Escape")
     press_on(other, "#dialogues a", "Delete")
-    page.wait_for("[...document.querySelectorAll('#toasts')].some(e => e.textContent.includes('Another tab has deleted'))")
+    page.wait_for(
+        "[...document.querySelectorAll('#toasts')].some(e => e.textContent.includes('Another tab has deleted'))"
+    )
     ask(page, "Not lost")
     reload(page, served)
     page.wait_for("[...document.querySelectorAll('.user .body')].at(-1)?.textContent === 'Not lost'")
@@ -658,7 +674,9 @@ def test_without_storage_the_page_works_and_says_so(served: RunningServer, tmp_p
     assert page.run("document.getElementById('storage').checkVisibility()")
     page.press("ctrl+,")
     page.wait_for("document.getElementById('settings').open")
-    page.run("const f = document.getElementById('set-max_tokens'); f.value = '5'; f.dispatchEvent(new Event('change'))")
+    page.run(
+        "const f = document.getElementById('set-max_tokens'); f.value = '5'; f.dispatchEvent(new Event('change'))"
+    )
     close_panel(page)
     ask(page, "Hello")
     assert names(page, 1) == ["Hello"]
@@ -671,7 +689,9 @@ def test_without_storage_the_page_works_and_says_so(served: RunningServer, tmp_p
 # ---- how it looks and how it is used
 
 
-def test_light_and_dark_follow_the_system_until_one_is_chosen(browser: Browser, served: RunningServer) -> None:
+def test_light_and_dark_follow_the_system_until_one_is_chosen(
+    browser: Browser, served: RunningServer
+) -> None:
     page = opened(browser.page(dark=True), served)
     ground = "getComputedStyle(document.body).backgroundColor"
     dark = page.run(ground)
@@ -685,7 +705,9 @@ def test_light_and_dark_follow_the_system_until_one_is_chosen(browser: Browser, 
     page.close()
 
 
-def test_a_narrow_window_has_a_drawer_and_never_scrolls_sideways(browser: Browser, served: RunningServer) -> None:
+def test_a_narrow_window_has_a_drawer_and_never_scrolls_sideways(
+    browser: Browser, served: RunningServer
+) -> None:
     page = opened(browser.page(width=360, height=640), served)
     ask(page, "w" * 300)
     press_on(page, ".assistant", "e")
@@ -693,7 +715,9 @@ def test_a_narrow_window_has_a_drawer_and_never_scrolls_sideways(browser: Browse
     page.type("```\n" + "code " * 100 + "\n```\n\n" + "long" * 100)
     page.press("Enter")
     page.wait_for("document.querySelector('.assistant pre') !== null")
-    fits = "document.documentElement.scrollWidth <= 360 && document.getElementById('scroll').scrollWidth <= 360"
+    fits = (
+        "document.documentElement.scrollWidth <= 360 && document.getElementById('scroll').scrollWidth <= 360"
+    )
     assert page.run(fits)
     assert page.run("document.getElementById('sidebar').inert")
     page.click("#open-sidebar")
@@ -707,16 +731,23 @@ def test_a_narrow_window_has_a_drawer_and_never_scrolls_sideways(browser: Browse
     page.wait_for("document.getElementById('sidebar').inert")
     for button, panel in (("#settings-button", "settings"), ("#transfer-button", "transfer")):
         open_panel(page, panel, button)
-        assert page.run(f"document.getElementById('{panel}').scrollWidth <= document.getElementById('{panel}').clientWidth")
+        assert page.run(
+            f"document.getElementById('{panel}').scrollWidth <= document.getElementById('{panel}').clientWidth"
+        )
         assert page.run(fits)
         close_panel(page)
     assert page.problems == []
     page.close()
 
 
-def test_a_long_dialogue_is_touched_only_at_its_end(browser: Browser, served: RunningServer, tmp_path: Path) -> None:
+def test_a_long_dialogue_is_touched_only_at_its_end(
+    browser: Browser, served: RunningServer, tmp_path: Path
+) -> None:
     page = opened(browser.page(), served, reply_tokens=200)
-    turns = [{"role": ("user", "assistant")[n % 2], "content": f"Message {n}. " + "Words " * 20} for n in range(180)]
+    turns = [
+        {"role": ("user", "assistant")[n % 2], "content": f"Message {n}. " + "Words " * 20}
+        for n in range(180)
+    ]
     file = tmp_path / "long.json"
     file.write_text(json.dumps({"messages": turns}))
     page.choose_files("#file", file)
@@ -744,13 +775,32 @@ def test_a_long_dialogue_is_touched_only_at_its_end(browser: Browser, served: Ru
 
 def test_everything_that_can_be_used_has_a_name(page: Page) -> None:
     ask(page, "Hello")
-    for panel, button in (("", ""), ("settings", "#settings-button"), ("transfer", "#transfer-button"), ("keys", "#keys-button")):
+    for panel, button in (
+        ("", ""),
+        ("settings", "#settings-button"),
+        ("transfer", "#transfer-button"),
+        ("keys", "#keys-button"),
+    ):
         if panel:
             open_panel(page, panel, button)
         nodes = page.call("Accessibility.getFullAXTree")["nodes"]
-        roles = {"button", "textbox", "searchbox", "link", "combobox", "radio", "navigation", "dialog", "list"}
-        used = [node for node in nodes if not node.get("ignored") and node.get("role", {}).get("value") in roles]
-        nameless = [node for node in used if not node.get("name", {}).get("value") and node["role"]["value"] != "list"]
+        roles = {
+            "button",
+            "textbox",
+            "searchbox",
+            "link",
+            "combobox",
+            "radio",
+            "navigation",
+            "dialog",
+            "list",
+        }
+        used = [
+            node for node in nodes if not node.get("ignored") and node.get("role", {}).get("value") in roles
+        ]
+        nameless = [
+            node for node in used if not node.get("name", {}).get("value") and node["role"]["value"] != "list"
+        ]
         assert nameless == []
         assert len(used) > (1 if panel == "keys" else 5)
         if panel:

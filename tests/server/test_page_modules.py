@@ -73,8 +73,18 @@ _DIALOGUE: dict[str, Any] = {
     "persona": "Keeper",
     "createdMs": 1_700_000_000_000,
     "turns": [
-        {"role": "user", "alternatives": ["Hi \u201cthere\u201d\n\u2028"], "chosen": 0, "createdMs": 1_700_000_000_001},
-        {"role": "assistant", "alternatives": ["One", "Two </script>"], "chosen": 1, "createdMs": 1_700_000_000_002},
+        {
+            "role": "user",
+            "alternatives": ["Hi \u201cthere\u201d\n\u2028"],
+            "chosen": 0,
+            "createdMs": 1_700_000_000_001,
+        },
+        {
+            "role": "assistant",
+            "alternatives": ["One", "Two </script>"],
+            "chosen": 1,
+            "createdMs": 1_700_000_000_002,
+        },
         {"role": "system", "alternatives": ["Later."], "chosen": 0, "createdMs": 1_700_000_000_003},
         {"role": "user", "alternatives": [""], "chosen": 0, "createdMs": 1_700_000_000_004},
     ],
@@ -108,7 +118,9 @@ def test_a_dialogue_survives_its_way_through_a_file(page: Page, name: str) -> No
         assert [turn["alternatives"] for turn in back["turns"]] == [
             turn["alternatives"] for turn in _DIALOGUE["turns"]
         ]
-        assert [turn["createdMs"] for turn in back["turns"]] == [turn["createdMs"] for turn in _DIALOGUE["turns"]]
+        assert [turn["createdMs"] for turn in back["turns"]] == [
+            turn["createdMs"] for turn in _DIALOGUE["turns"]
+        ]
     if name == "sharegpt":
         assert back["title"] == _DIALOGUE["title"]
 
@@ -126,7 +138,11 @@ def test_the_formats_have_the_fields_that_others_read(page: Page) -> None:
     assert header["chat_metadata"] == {"system_prompt": _DIALOGUE["system"]}
     reply = messages[1]
     assert (reply["name"], reply["is_user"], reply["is_system"]) == ("Keeper", False, False)
-    assert (reply["mes"], reply["swipe_id"], reply["swipes"]) == ("Two </script>", 1, ["One", "Two </script>"])
+    assert (reply["mes"], reply["swipe_id"], reply["swipes"]) == (
+        "Two </script>",
+        1,
+        ["One", "Two </script>"],
+    )
     assert len(reply["swipe_info"]) == 2
     assert reply["send_date"] == "2023-11-14T22:13:20.002Z"
     assert messages[2]["extra"] == {"type": "narrator"}
@@ -142,7 +158,13 @@ def test_files_of_other_programs_are_read(page: Page) -> None:
     assert (one["system"], one["turns"][0]["alternatives"]) == ("S", ["Hi"])
     chat = [
         {"user_name": "Ann", "character_name": "Bo", "create_date": "2023-6-19 @04h 13m 22s 123ms"},
-        {"name": "Bo", "is_user": False, "is_system": False, "send_date": "June 19, 2023 4:13pm", "mes": "Hello"},
+        {
+            "name": "Bo",
+            "is_user": False,
+            "is_system": False,
+            "send_date": "June 19, 2023 4:13pm",
+            "mes": "Hello",
+        },
         {"name": "Note", "is_user": False, "is_system": True, "send_date": 0, "mes": "hidden", "extra": {}},
         {"name": "Ann", "is_user": True, "send_date": "2023-6-19 @04h 13m 22s 123ms", "mes": "Hi"},
     ]
@@ -227,7 +249,7 @@ def test_sampling_values_are_checked_and_only_set_ones_are_sent(page: Page) -> N
       body: requestBody({ model: "m", dialogue, messages: [{ role: "user", content: "q", figures: 1 }] }),
     };
     """
-    names = {name: "sampling.js" for name in ("FIELDS", "parseField", "parseStops", "showStops")}
+    names = dict.fromkeys(("FIELDS", "parseField", "parseStops", "showStops"), "sampling.js")
     result = page.module(names | {"requestBody": "request.js"}, body)
     assert result["told"] == [
         0.5,
@@ -281,7 +303,13 @@ def test_both_databases_keep_the_same_promises(page: Page, kind: str) -> None:
     assert result["failed"] == "no"
     assert result["before"] == ["one", "one-more"]
     assert result["without"] == ["one-more"]
-    assert result["loaded"]["record"] == {"id": "one", "title": "one", "chosen": {}, "changedMs": 1, "system": "s"}
+    assert result["loaded"]["record"] == {
+        "id": "one",
+        "title": "one",
+        "chosen": {},
+        "changedMs": 1,
+        "system": "s",
+    }
     assert [message["id"] for message in result["loaded"]["messages"]] == ["a", "c"]
     assert result["back"] == result["loaded"]
     assert result["kept"] == "one-more"
@@ -312,7 +340,7 @@ def test_model_text_stays_text(page: Page) -> None:
     assert html == (
         "<p>Hi &lt;img src=x onerror=alert(1)&gt; <strong>bold</strong> <code>a &lt; b</code> <em>waves</em>"
         " 2*3*4 snake_case_name</p>"
-        '<pre tabindex="0"><code>let x = \'&lt;/code&gt;\';</code></pre><ul><li>one</li><li>two</li></ul>'
+        "<pre tabindex=\"0\"><code>let x = '&lt;/code&gt;';</code></pre><ul><li>one</li><li>two</li></ul>"
         '<blockquote><p>said</p></blockquote><h4>Head</h4><ol start="3"><li>three</li></ol>'
     )
 
