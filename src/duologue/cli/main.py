@@ -27,7 +27,7 @@ _COMMANDS = {
         "bench",
         "Measure kernels, the engine, dialogues over HTTP and the cache.",
     ),
-    "models": ("duologue.cli.models", "models", "Tell what models cost."),
+    "models": ("duologue.cli.models", "models", "List, fetch and remove models, and tell what they cost."),
     "eval": ("duologue.cli.evaluate", "evaluate", "Measure a model's quality."),
     "doctor": ("duologue.cli.doctor", "doctor", "Check this machine, and tell what speed to expect."),
     "config": (

@@ -1,4 +1,4 @@
-"""`duologue models`: what a model costs, without running it."""
+"""`duologue models`, and its `info`: what a model costs, without running it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from duologue.cli.completion import complete_model
 from duologue.cli.examples import examples
+from duologue.cli.models_cache import list_models, prune, pull, rm
 from duologue.cli.units import positive_byte_size
 
 if TYPE_CHECKING:
@@ -23,9 +24,17 @@ if TYPE_CHECKING:
 _CONTEXTS = (1024, 8192, 32768)
 
 
-@click.group(epilog=examples("duologue models info smollm2-135m"))
+@click.group(
+    epilog=examples(
+        "duologue models list", "duologue models pull Qwen/Qwen3-0.6B", "duologue models info smollm2-135m"
+    )
+)
 def models() -> None:
-    """Tell what models cost."""
+    """List, fetch and remove models, and tell what they cost."""
+
+
+for _command in (list_models, pull, rm, prune):
+    models.add_command(_command)
 
 
 @models.command(

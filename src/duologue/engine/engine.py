@@ -79,6 +79,7 @@ class Engine(Generation):
                 code="invalid_value",
             )
         self.model_name = model.name
+        self._hold = model.hold
         self.spec = model.spec
         self.context_tokens = min(limit, geometry.global_pages * PAGE_TOKENS)
         self.kv_memory_bytes = geometry.total_bytes

@@ -27,6 +27,7 @@ from duologue.models.store import (
     file_digest,
     locked,
     make_folder,
+    remember_digest,
     write_atomically,
 )
 
@@ -46,6 +47,11 @@ def hub_folder() -> Path:
 def record_path(hub_id: HubId) -> Path:
     """The record of what an id stands for."""
     return hub_folder() / "ids" / f"{quote(str(hub_id), safe='')}.json"
+
+
+def repository_lock(hub_id: HubId) -> Path:
+    """The lock that is held while something of a repository is fetched."""
+    return hub_folder() / f".{quote(hub_id.repo, safe='')}.lock"
 
 
 def records() -> Iterator[tuple[HubId, Path]]:
@@ -83,11 +89,12 @@ def fetch_from_hub(hub_id: HubId, *, progress: bool = False, refresh: bool = Fal
             f"{hub_id} is not in {hub_folder()}, and HF_HUB_OFFLINE forbids fetching it; unset that, or give a path"
         )
     folder = make_folder(hub_folder() / "ids").parent
-    with _named_errors(hub_id, folder):
-        lock = folder / f".{quote(hub_id.repo, safe='')}.lock"
-        with locked(lock, waiting=lambda: _log.info("another process fetches %s", hub_id)):
-            there = None if refresh else recorded(hub_id)
-            return there or _fetch_locked(hub_id, folder, progress)
+    with (
+        _named_errors(hub_id, folder),
+        locked(repository_lock(hub_id), waiting=lambda: _log.info("another process fetches %s", hub_id)),
+    ):
+        there = None if refresh else recorded(hub_id)
+        return there or _fetch_locked(hub_id, folder, progress)
 
 
 def _fetch_locked(hub_id: HubId, folder: Path, progress: bool) -> Path:
@@ -109,11 +116,13 @@ def _fetch_locked(hub_id: HubId, folder: Path, progress: bool) -> Path:
                 hub_id.repo, name, revision=commit, cache_dir=folder, endpoint=_endpoint(), tqdm_class=Bar
             )
         )
-        if name in digests and file_digest(path) != digests[name]:
-            path.resolve().unlink()
-            raise ModelLoadError(
-                f"{name} of {hub_id} arrived damaged (its SHA-256 is not the hub's) and was removed; fetch it again"
-            )
+        if name in digests:
+            if file_digest(path) != digests[name]:
+                path.resolve().unlink()
+                raise ModelLoadError(
+                    f"{name} of {hub_id} arrived damaged (its SHA-256 is not the hub's) and was removed; fetch it again"
+                )
+            remember_digest(path, digests[name])
         return path
 
     files = model_files(hub_id, sizes)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from duologue.errors import ModelLoadError
 from duologue.models.checkpoint import Checkpoint
+from duologue.models.hold import Hold
 from duologue.models.pack import (
     CALIBRATION_VERSION,
     PACKED_LAYOUT_VERSION,
@@ -64,7 +65,7 @@ def load_model(
     UnsupportedModelError, one sentence that says what is wrong and what to do.
     """
     source = resolve(model, progress=progress)
-    key = _packed_key(source)
+    key = packed_key(source.digest())
     path = packed_path(source.digest(), key)
     packed = _cached(path, key, check, tell=_log.debug)
     if packed is None:
@@ -76,7 +77,8 @@ def load_model(
                 _remove_outdated(path)
                 _give_memory_back()
     _mark_used(path)
-    return replace(packed, name=source.name, key=key)  # the same weights may be reached under several names
+    # The same weights may be reached under several names.
+    return replace(packed, name=source.name, key=key, hold=Hold(path))
 
 
 def calibration_digest() -> str:
@@ -108,16 +110,21 @@ def _remove_outdated(path: Path) -> None:
                 other.with_suffix(".lock").unlink()
 
 
-def _packed_key(source: Source) -> str:
+def versions_text() -> str:
+    """All that makes of one source another packed model, in this version of duologue."""
     parts = (
-        source.digest(),
         calibration_digest(),
         f"calibration {CALIBRATION_VERSION}",
         f"quantiser {QUANTISER_VERSION}",
         f"layout {PACKED_LAYOUT_VERSION}",
         f"tokenizer {TOKENIZER_VERSION}",
     )
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return "\n".join(parts)
+
+
+def packed_key(source_digest: str) -> str:
+    """What tells the packed model that this version makes of a source from all others."""
+    return hashlib.sha256(f"{source_digest}\n{versions_text()}".encode()).hexdigest()
 
 
 def _cached(
@@ -145,7 +152,7 @@ def _pack_and_cache(source: Source, prepare: Prepare, path: Path, key: str, prog
         model = _pack(source, prepare, tell)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)  # says why there is no folder
-            write_packed(path, model, key)
+            write_packed(path, model, key, versions=versions_text())
         except OSError as error:
             _log.warning(
                 "the packed model is not cached (%s), so every start takes as long as this: make room in, "

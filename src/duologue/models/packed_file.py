@@ -34,9 +34,9 @@ _DTYPE_NAMES = {"int8": "I8", "uint8": "U8", "int32": "I32", "float32": "F32"}
 _DTYPES = {name: np.dtype(dtype) for dtype, name in _DTYPE_NAMES.items()}
 
 
-def write_packed(path: Path, model: PackedModel, key: str) -> None:
-    """Writes the model for `read_packed` with the same key. Raises OSError; then there is no file or the old
-    one."""
+def write_packed(path: Path, model: PackedModel, key: str, *, versions: str = "") -> None:
+    """Writes the model for `read_packed` with the same key, and what of the key is not its source's. Raises OSError; then there
+    is no file or the old one."""
     tokenizer = np.zeros(_aligned(len(model.tokenizer)), np.uint8)
     tokenizer[: len(model.tokenizer)] = np.frombuffer(model.tokenizer, np.uint8)
     arrays = {**model.arrays, _TOKENIZER: tokenizer}
@@ -45,6 +45,7 @@ def write_packed(path: Path, model: PackedModel, key: str) -> None:
             raise ValueError(f"array {name} has {array.nbytes} bytes, not a multiple of {ALIGNMENT_BYTES}")
     metadata = {
         "key": key,
+        "versions": versions,
         "name": model.name,
         "spec": model.spec.to_json(),
         "chat_template": json.dumps(model.chat_template),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from duologue.kernels import _native
+from duologue.models.hold import Hold
 from duologue.models.pack import (
     MLP_EPILOGUES,
     down_weights,
@@ -33,6 +34,8 @@ class PackedModel:
     tokenizer: bytes = field(repr=False)
     chat_template: str | None = field(default=None, repr=False)
     key: str = ""
+    hold: Hold | None = field(default=None, repr=False, compare=False)
+    """Keeps the packed file from being removed while this lives."""
 
     @property
     def weight_bytes(self) -> int:
