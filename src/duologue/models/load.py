@@ -162,6 +162,7 @@ def _pack_and_cache(source: Source, prepare: Prepare, path: Path, key: str, prog
             )
             return model
     del model  # or two of it would be in memory
+    _give_memory_back()
     cached = _cached(path, key)
     if cached is None:
         raise ModelLoadError(f"what was just written to {path} reads back damaged; check that disk")
