@@ -66,7 +66,7 @@ def chat(
 ) -> None:
     """Chat with MODEL in the terminal.
 
-    MODEL is an alias (smollm2-135m), a GGUF file or a Hugging Face folder.
+    MODEL is an alias (smollm2-135m), a GGUF file, a Hugging Face folder, or ORG/NAME of a model on the hub.
     """
     from rich.console import Console
 

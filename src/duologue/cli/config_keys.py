@@ -24,6 +24,9 @@ OTHER_VARIABLES = {
     "DUOLOGUE_ACCEPT_TERMS": "names of terms of use that you have accepted, separated by commas",
     "DUOLOGUE_ISA": "the instruction set of the kernels: scalar, avx2 or avx512vnni",
     "DUOLOGUE_DEBUG": "1: the engine checks its own state after every step",
+    "HF_ENDPOINT": "the hub that models named ORG/NAME come from",
+    "HF_TOKEN": "a token for models there that are gated or private",
+    "HF_HUB_OFFLINE": "1: nothing is fetched from there",
     "DUOLOGUE_PEERS_DIR": "where scripts/peers built what benchmarks compare with",
 }
 """Variables that are no command's option."""

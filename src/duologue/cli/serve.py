@@ -143,7 +143,7 @@ def serve(
 ) -> None:
     """Serve MODEL over HTTP, with OpenAI's API and a chat page.
 
-    MODEL is an alias (smollm2-135m), a GGUF file or a Hugging Face folder.
+    MODEL is an alias (smollm2-135m), a GGUF file, a Hugging Face folder, or ORG/NAME of a model on the hub.
     """
     started_s = time.perf_counter()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
