@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -21,7 +21,7 @@ from tests.server.conftest import wait_until
 class Process:
     """A server process. `url` ends with a slash."""
 
-    def __init__(self, model: Path, *options: str, key: str = "") -> None:
+    def __init__(self, model: Path | str, *options: str, key: str = "") -> None:
         self.process = subprocess.Popen(
             command("serve", str(model), "--port", "0", "--kv-memory", "16MiB", *options),
             env=environment(),
@@ -158,6 +158,25 @@ def test_a_second_signal_ends_everything(tiny_model_dir: Path) -> None:
     assert time.monotonic() - started_s < 15
     assert "Traceback" not in errors
     assert code == 0
+
+
+def test_several_models_in_one_process(tiny_model_dirs: Mapping[str, Path]) -> None:
+    server = Process(f"--model=a={tiny_model_dirs['gqa']},kv=0.75", f"--model=b={tiny_model_dirs['mqa']}")
+    try:
+        listed = httpx.get(server.url + "v1/models").json()["data"]
+        assert [model["id"] for model in listed] == ["a", "b"]
+        body = {**server.body(max_tokens=2), "model": "b"}
+        assert httpx.post(server.url + "v1/chat/completions", json=body, timeout=60).json()["model"] == "b"
+    finally:
+        server.process.terminate()
+        assert server.wait()[0] == 0
+
+
+def test_what_contradicts_itself_or_is_open_to_all_is_refused(tiny_model_dir: Path) -> None:
+    beyond = run("serve", str(tiny_model_dir), "--port", "0", "--host", "0.0.0.0")
+    assert (beyond.returncode, "--allow-anonymous" in beyond.stderr) == (2, True)
+    both = run("serve", str(tiny_model_dir), f"--model=a={tiny_model_dir}")
+    assert (both.returncode, "exclude each other" in both.stderr) == (2, True)
 
 
 def test_a_port_in_use(tiny_model_dir: Path) -> None:

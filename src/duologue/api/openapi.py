@@ -187,7 +187,7 @@ _ERRORS = {
 def _answer(schema: str, description: str, *, stream: bool = False) -> _Schema:
     content: _Schema = {"application/json": {"schema": _ref(schema)}}
     if stream:
-        content["text/event-stream"] = {"schema": _TEXT}
+        content["text/event-stream"] = {"schema": {"description": "One event: a chunk, or [DONE] at the end"}}
     return {"description": description, "content": content}
 
 

@@ -13,6 +13,7 @@ from duologue.cli.bench_cache import cache
 from duologue.cli.bench_dialogues import dialogues
 from duologue.cli.bench_lookup import lookup
 from duologue.cli.bench_residency import context, residency
+from duologue.cli.bench_server import server
 from duologue.cli.bench_speculation import speculation
 from duologue.cli.completion import complete_model
 from duologue.cli.examples import examples
@@ -33,6 +34,7 @@ def bench() -> None:
 bench.add_command(dialogues)
 bench.add_command(cache)
 bench.add_command(lookup)
+bench.add_command(server)
 bench.add_command(residency)
 bench.add_command(context)
 bench.add_command(speculation)
