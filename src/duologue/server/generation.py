@@ -119,7 +119,7 @@ class Generation:
             self.choices[index].add(event, at_s)
             if event.finish_reason is not None:
                 self._unfinished -= 1
-                _raise_failure(event)
+                _raise_failure(event, self._engine)
         return arrivals
 
     @property
@@ -151,10 +151,13 @@ async def _watch(receive: Receive, mailbox: Mailbox) -> None:
     mailbox.close()
 
 
-def _raise_failure(event: TokenEvent) -> None:
+def _raise_failure(event: TokenEvent, engine: Engine) -> None:
     """Raises what a client is told when its generation ended without a reply."""
     if event.finish_reason == "abort":
         raise HttpError(503, "The server is shutting down and stopped this reply.", code="shutting_down")
+    if event.finish_reason == "error" and engine.failure is None:
+        # What ends one reply and not the engine is what the client asked it to look like.
+        raise HttpError(400, f"The reply cannot be completed: {event.error}", code="grammar_dead_end")
     if event.finish_reason == "error":
         logger.error("generation failed: %s", event.error)
         raise HttpError(500, f"The engine failed on this request: {event.error}", code="engine_error")

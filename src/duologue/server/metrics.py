@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 import duologue
+from duologue.server.token_histogram import TokenHistogram, TokenHistogramCollector
 
 if TYPE_CHECKING:
     from duologue.engine.events import EngineStats, TokenEvent
@@ -123,6 +124,13 @@ class Metrics:
         )
         families = _ModelFamilies(registry)
         self._of = {name: ModelMetrics(name, families) for name in stats}
+        registry.register(
+            TokenHistogramCollector(
+                "duologue_inter_token_latency_seconds",
+                "Between one token of a choice and its next",
+                {name: metrics.inter_token for name, metrics in self._of.items()},
+            )
+        )
 
     def of(self, model: str) -> ModelMetrics:
         """Those of one model."""
@@ -148,9 +156,6 @@ class _ModelFamilies:
         self.first_token = histogram(
             "time_to_first_token_seconds", "From the request's arrival to its first token", _TTFT_BUCKETS_S
         )
-        self.inter_token = histogram(
-            "inter_token_latency_seconds", "Between one token of a choice and its next", _TOKEN_BUCKETS_S
-        )
         self.per_output_token = histogram(
             "time_per_output_token_seconds",
             "Mean time per token after the first, once per choice",
@@ -170,7 +175,7 @@ class ModelMetrics:
         self.lookups = families.lookups.labels(name)
         self.forgotten_pages = families.forgotten_pages.labels(name)
         self.first_token = families.first_token.labels(name)
-        self.inter_token = families.inter_token.labels(name)
+        self.inter_token = TokenHistogram(_TOKEN_BUCKETS_S)
         self.per_output_token = families.per_output_token.labels(name)
         self.duration = families.duration.labels(name)
 
@@ -229,9 +234,7 @@ class ChoiceClock:
             self._first_s = at_s
             self._model.first_token.observe(at_s - self._started_s)
         else:
-            each_s = (at_s - self._last_s) / tokens
-            for _ in range(tokens):
-                self._model.inter_token.observe(each_s)
+            self._model.inter_token.observe((at_s - self._last_s) / tokens, tokens)
         self._tokens += tokens
         self._last_s = at_s
 
