@@ -14,12 +14,11 @@ from pydantic import BaseModel
 
 import duologue
 from duologue.api.chat import ChatCompletionRequest
+from duologue.api.openapi_replies import TEXT, Schema, ref, reply_schemas
 from duologue.api.text import TextCompletionRequest
 from duologue.api.tokenization import DetokenizeRequest, TokenizeRequest
 from duologue.api.unsupported import CHAT_FIELDS, HARMLESS, TEXT_FIELDS
 
-_Schema = dict[str, Any]
-_REF = "#/components/schemas/"
 _NO_EFFECT = {"description": "Accepted without effect."}
 # The values that ask for nothing, of fields that are not implemented.
 _NEUTRAL = {
@@ -40,9 +39,9 @@ _NEUTRAL = {
 }
 
 
-def openapi_document(models: Sequence[str]) -> _Schema:
+def openapi_document(models: Sequence[str]) -> Schema:
     """The document of a server with these models (OpenAPI 3.1)."""
-    schemas: dict[str, _Schema] = {}
+    schemas: dict[str, Schema] = {}
     for kind, refused in (
         (ChatCompletionRequest, CHAT_FIELDS),
         (TextCompletionRequest, TEXT_FIELDS),
@@ -50,7 +49,7 @@ def openapi_document(models: Sequence[str]) -> _Schema:
         (DetokenizeRequest, {}),
     ):
         schemas |= _request_schemas(kind, refused, models)
-    schemas |= _reply_schemas()
+    schemas |= reply_schemas()
     return {
         "openapi": "3.1.0",
         "info": {"title": "duologue", "version": duologue.__version__},
@@ -65,10 +64,10 @@ def openapi_document(models: Sequence[str]) -> _Schema:
 
 def _request_schemas(
     kind: type[BaseModel], refused: Mapping[str, Callable[[Any], bool]], models: Sequence[str]
-) -> dict[str, _Schema]:
-    schema = kind.model_json_schema(ref_template=_REF + "{model}", by_alias=True)
-    parts: dict[str, _Schema] = schema.pop("$defs", {})
-    properties: dict[str, _Schema] = schema["properties"]
+) -> dict[str, Schema]:
+    schema = kind.model_json_schema(ref_template=ref("{model}")["$ref"], by_alias=True)
+    parts: dict[str, Schema] = schema.pop("$defs", {})
+    properties: dict[str, Schema] = schema["properties"]
     required = schema.get("required", [])
     properties["model"] = {"type": "string", "enum": list(models)}
     for name, described in properties.items():
@@ -79,98 +78,6 @@ def _request_schemas(
     properties |= dict.fromkeys(sorted(HARMLESS), _NO_EFFECT)
     properties |= {name: {"enum": _NEUTRAL[name], **_NO_EFFECT} for name in refused}
     return {**parts, kind.__name__: schema}
-
-
-def _object(**properties: _Schema) -> _Schema:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _array(items: _Schema) -> _Schema:
-    return {"type": "array", "items": items}
-
-
-def _or_null(schema: _Schema) -> _Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _ref(name: str) -> _Schema:
-    return {"$ref": _REF + name}
-
-
-_TEXT: _Schema = {"type": "string"}
-_COUNT: _Schema = {"type": "integer", "minimum": 0}
-_REASONS: _Schema = {"enum": ["stop", "length", "tool_calls"]}
-
-
-def _reply_schemas() -> dict[str, _Schema]:
-    usage = _object(
-        prompt_tokens=_COUNT,
-        completion_tokens=_COUNT,
-        total_tokens=_COUNT,
-        prompt_tokens_details=_object(cached_tokens=_COUNT, cached_tokens_details=_object(memory=_COUNT)),
-    )
-    call = _object(id=_TEXT, type={"const": "function"}, function=_object(name=_TEXT, arguments=_TEXT))
-    message = _object(role={"const": "assistant"}, content=_or_null(_TEXT), refusal={"type": "null"})
-    message["properties"]["tool_calls"] = _array(call)
-    logprob = _object(token=_TEXT, logprob={"type": "number"}, bytes=_array(_COUNT))
-    choice_logprobs = _object(
-        content=_array({"allOf": [logprob, _object(top_logprobs=_array(logprob))]}), refusal={"type": "null"}
-    )
-    text_logprobs = _object(
-        tokens=_array(_TEXT),
-        token_logprobs=_array({"type": "number"}),
-        top_logprobs=_array({"type": "object", "additionalProperties": {"type": "number"}}),
-        text_offset=_array(_COUNT),
-    )
-    header = {"id": _TEXT, "created": _COUNT, "model": _TEXT, "usage": _ref("Usage")}
-    chat = _object(
-        object={"const": "chat.completion"},
-        choices=_array(
-            _object(index=_COUNT, message=message, logprobs=_or_null(choice_logprobs), finish_reason=_REASONS)
-        ),
-        **header,
-    )
-    chat["properties"]["cache_report"] = {"type": "object"}
-    text = _object(
-        object={"const": "text_completion"},
-        choices=_array(
-            _object(index=_COUNT, text=_TEXT, logprobs=_or_null(text_logprobs), finish_reason=_REASONS)
-        ),
-        **header,
-    )
-    model = _object(
-        id=_TEXT, object={"const": "model"}, created=_COUNT, owned_by=_TEXT, context_tokens=_COUNT
-    )
-    return {
-        "Usage": usage,
-        "ChatCompletion": chat,
-        "TextCompletion": text,
-        "Model": model,
-        "ModelList": _object(object={"const": "list"}, data=_array(_ref("Model"))),
-        "Tokens": _object(
-            count=_COUNT, max_model_len=_COUNT, tokens=_array(_COUNT), token_strs=_or_null(_array(_TEXT))
-        ),
-        "Text": _object(prompt=_TEXT),
-        "CacheLookup": _object(
-            object={"const": "cache.lookup"},
-            model=_TEXT,
-            prompt_tokens=_COUNT,
-            matched_tokens=_COUNT,
-            matched_tokens_details=_object(memory=_COUNT),
-            page_tokens=_COUNT,
-        ),
-        "CacheDeletion": _object(
-            object={"const": "cache.deleted"},
-            key=_or_null(_TEXT),
-            deleted={"const": True},
-            pages=_COUNT,
-            tokens=_COUNT,
-        ),
-        "Status": _object(status=_TEXT),
-        "Error": _object(
-            error=_object(message=_TEXT, type=_TEXT, param=_or_null(_TEXT), code=_or_null(_TEXT))
-        ),
-    }
 
 
 _ERRORS = {
@@ -184,8 +91,8 @@ _ERRORS = {
 }
 
 
-def _answer(schema: str, description: str, *, stream: bool = False) -> _Schema:
-    content: _Schema = {"application/json": {"schema": _ref(schema)}}
+def _answer(schema: str, description: str, *, stream: bool = False) -> Schema:
+    content: Schema = {"application/json": {"schema": ref(schema)}}
     if stream:
         content["text/event-stream"] = {"schema": {"description": "One event: a chunk, or [DONE] at the end"}}
     return {"description": description, "content": content}
@@ -193,13 +100,13 @@ def _answer(schema: str, description: str, *, stream: bool = False) -> _Schema:
 
 def _operation(
     summary: str,
-    answer: _Schema,
+    answer: Schema,
     *errors: int,
     body: str | None = None,
-    parameters: Sequence[_Schema] = (),
+    parameters: Sequence[Schema] = (),
     open_to_all: bool = False,
-) -> _Schema:
-    operation: _Schema = {
+) -> Schema:
+    operation: Schema = {
         "summary": summary,
         "responses": {
             "200": answer,
@@ -207,7 +114,7 @@ def _operation(
         },
     }
     if body is not None:
-        content = {"application/json": {"schema": _ref(body)}}
+        content = {"application/json": {"schema": ref(body)}}
         operation["requestBody"] = {"required": True, "content": content}
     if parameters:
         operation["parameters"] = list(parameters)
@@ -216,7 +123,7 @@ def _operation(
     return operation
 
 
-def _paths(models: Sequence[str]) -> _Schema:
+def _paths(models: Sequence[str]) -> Schema:
     taking = (400, 401, 404, 413, 500)
     generating = (*taking, 429, 503)
     in_path = {"in": "path", "required": True}
@@ -242,7 +149,7 @@ def _paths(models: Sequence[str]) -> _Schema:
     }
     for probe in probes.values():
         probe["get"]["responses"] |= down
-    exposition = {"description": "Metrics", "content": {"text/plain": {"schema": _TEXT}}}
+    exposition = {"description": "Metrics", "content": {"text/plain": {"schema": TEXT}}}
     document = {"description": "This", "content": {"application/json": {"schema": {"type": "object"}}}}
     return {
         "/v1/chat/completions": {
@@ -274,7 +181,7 @@ def _paths(models: Sequence[str]) -> _Schema:
                 _answer("Model", "The model"),
                 401,
                 404,
-                parameters=[{"name": "model", **in_path, "schema": _TEXT}],
+                parameters=[{"name": "model", **in_path, "schema": TEXT}],
             )
         },
         "/v1/cache/lookup": {

@@ -6,8 +6,12 @@ import json
 
 import click
 
+from duologue.cli.examples import examples
 
-@click.command()
+
+@click.command(
+    epilog=examples("duologue bench server", "duologue bench server --streams 1 --tokens 1000 --json")
+)
 @click.option(
     "--streams",
     type=click.IntRange(1, 64),
