@@ -244,7 +244,8 @@ def test_sampling_values_are_checked_and_only_set_ones_are_sent(page: Page) -> N
     };
     const dialogue = { id: "d", system: " ", settings: { top_p: 0.5, seed: 0, stop: ["x"], bogus: 1, top_k: "7" } };
     return {
-      told: [told("temperature", " 0,5 "), told("temperature", ""), told("temperature", "3"), told("top_k", "1.5"), told("seed", "x"), told("max_tokens", "0")],
+      told: [told("temperature", " 0,5 "), told("temperature", ""), told("temperature", "3"), told("top_k", "1.5"), 
+             told("seed", "x"), told("max_tokens", "0")],
       stops: parseStops("a\\n\\n\\\\n b\\\\\\\\n"), shown: showStops(["\\n b\\\\n", "a"]),
       body: requestBody({ model: "m", dialogue, messages: [{ role: "user", content: "q", figures: 1 }] }),
     };
