@@ -529,6 +529,42 @@ def test_sampling_settings_are_sent_when_they_are_set(page: Page, served: Runnin
     page.wait_for("document.getElementById('set-seed').value === ''")
 
 
+def test_every_sampling_field_is_one_that_the_server_takes(page: Page) -> None:
+    set_defaults(
+        page,
+        {
+            **{"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "max_tokens": 8, "seed": 3},
+            **{"frequency_penalty": 0.1, "presence_penalty": 0.1, "repetition_penalty": 1.1, "stop": ["END"]},
+        },
+    )
+    names_ = page.module({"FIELDS": "sampling.js"}, "return FIELDS.map(({ name }) => name);")
+    page.run("location.reload()")
+    page.wait_for("document.readyState === 'complete' && document.getElementById('send')")
+    page.wait_for("document.getElementById('model').title.includes('context')")
+    ask(page, "Hello")
+    assert set(names_) | {"stop"} <= set(page.requests[-1])
+
+
+def test_a_dialogue_keeps_the_model_that_was_chosen(browser: Browser, tiny_engine: Engine) -> None:
+    with running_server({"first": tiny_engine, "second": tiny_engine}) as server:
+        page = browser.page()
+        page.open(server.url)
+        page.wait_for("document.getElementById('model')?.textContent === 'first'")
+        set_defaults(page, {"max_tokens": 8})
+        page.open(server.url)
+        page.wait_for("document.getElementById('model')?.textContent === 'first'")
+        open_panel(page, "settings", "#settings-button")
+        choice = "document.getElementById('model-choice')"
+        page.run(f"{choice}.value = 'second'; {choice}.dispatchEvent(new Event('change'))")
+        close_panel(page)
+        ask(page, "Hello")
+        assert page.requests[-1]["model"] == "second"
+        assert texts(page, ".assistant .figures")[0].startswith("second")
+        page.press("ctrl+shift+o")
+        page.wait_for("document.getElementById('model').textContent === 'first'")
+        page.close()
+
+
 # ---- files
 
 

@@ -2,8 +2,10 @@
 
 import { useKey } from "./access.js";
 import { Chat, newRecord } from "./chat.js";
+import { copy } from "./clipboard.js";
 import { Composer } from "./composer.js";
 import { at, editInPlace, make, writesText } from "./dom.js";
+import { closeDrawer, drawerIsOpen, openDrawer } from "./drawer.js";
 import { bindKeys } from "./keyboard.js";
 import { MessagesView } from "./messages_view.js";
 import { Models } from "./models.js";
@@ -242,54 +244,9 @@ const storageText = (error) =>
     ? "the browser's space for this page is full. Delete or export dialogues."
     : `${error?.message ?? error}`;
 
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    // The clipboard is only for pages that come over https or from this machine; the old way works everywhere.
-    const field = make("textarea", { value: text, className: "sr-only" });
-    document.body.append(field);
-    const focused = document.activeElement;
-    field.select();
-    document.execCommand("copy");
-    field.remove();
-    focused?.focus?.();
-  }
-  toast("Copied");
-}
-
-// ---- the drawer on narrow windows
-
-const narrow = matchMedia("(max-width: 56rem)");
-
-function openDrawer() {
-  document.body.classList.add("drawer");
-  showDrawer();
-}
-
-function closeDrawer() {
-  document.body.classList.remove("drawer");
-  showDrawer();
-}
-
-function showDrawer() {
-  const open = document.body.classList.contains("drawer");
-  at("sidebar").inert = narrow.matches && !open;
-  at("main").inert = narrow.matches && open;
-  at("open-sidebar").setAttribute("aria-expanded", String(open));
-  if (narrow.matches && open) at("new").focus();
-}
-
 // ---- events
 
 addEventListener("hashchange", route);
-narrow.addEventListener("change", closeDrawer);
-at("open-sidebar").addEventListener("click", openDrawer);
-at("close-sidebar").addEventListener("click", () => {
-  closeDrawer();
-  at("open-sidebar").focus();
-});
-at("shade").addEventListener("click", closeDrawer);
 at("storage-retry").addEventListener("click", () => chat.save());
 at("new").addEventListener("click", newChat);
 at("title").addEventListener("click", () => editInPlace(at("title"), chat.record.title, "Name of the dialogue", (title) => rename(chat.id, title)));
@@ -341,7 +298,7 @@ store.addEventListener("change", async ({ detail: id }) => {
 
 bindKeys({
   escape: () => {
-    if (document.body.classList.contains("drawer")) closeDrawer();
+    if (drawerIsOpen()) closeDrawer();
     else if (chat.reply) chat.stop();
     else if (writesText(document.activeElement)) return false;
     else composer.focus();
@@ -359,7 +316,6 @@ bindKeys({
 
 await route();
 show();
-showDrawer();
 list();
 models.load();
 composer.focus();
