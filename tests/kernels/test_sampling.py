@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duologue.kernels import sampling
+from duologue.kernels import _native, sampling
 from duologue.kernels.reference import sampling as reference
 from tests.kernels.isas import ISAS
 
@@ -32,6 +33,44 @@ def logits_of(vocab: int, seed: int, kind: str) -> Floats:
     elif kind == "flat":
         logits[:] = 2.5
     return logits
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> dict[str, Any]:
+    """Biases, penalties, what was said and whether there is a mask; ids are cut to the vocabulary by `within`."""
+    if draw(st.booleans()):
+        return {}
+    penalty = st.one_of(st.just(0.0), st.floats(-2, 2, width=32))
+    ids = st.lists(st.integers(0, 399), max_size=30)
+    return {
+        "presence_penalty": draw(penalty),
+        "frequency_penalty": draw(penalty),
+        "repetition_penalty": draw(st.one_of(st.just(1.0), st.floats(0.015625, 10, width=32))),
+        "bias": draw(st.dictionaries(st.integers(0, 399), st.floats(-100, 100, width=32), max_size=10)),
+        "prompt": draw(ids),
+        "reply": draw(ids),
+        "mask": draw(st.booleans()),
+    }
+
+
+def within(edits: dict[str, Any], vocab: int, seed: int) -> dict[str, Any]:
+    if not edits:
+        return {}
+    mask = None
+    if edits["mask"]:
+        rng = np.random.default_rng(seed)
+        mask = rng.integers(0, 2**32, sampling.mask_words(vocab), dtype=np.uint32)
+        mask[rng.random(len(mask)) < 0.3] = 0
+        mask[rng.random(len(mask)) < 0.3] = 2**32 - 1
+        allowed = int(rng.integers(vocab))
+        mask[allowed // 32] |= np.uint32(1 << allowed % 32)
+    return {
+        **edits,
+        "bias": {token % vocab: bias for token, bias in edits["bias"].items()},
+        "prompt": [token % vocab for token in edits["prompt"]],
+        "reply": [token % vocab for token in edits["reply"]],
+        "mask": mask,
+    }
 
 
 @pytest.mark.parametrize(
@@ -61,6 +100,8 @@ def test_philox_gives_the_known_answers_of_random123(
     temperature=st.one_of(st.sampled_from([0.0, 1e-45, 1e-39, 1e-30, 1.0, 100.0]), st.floats(0.01, 5)),
     top_p=st.one_of(st.sampled_from([1.0, 1e-30, 0.999999]), st.floats(0.01, 1)),
     top_k=st.one_of(st.just(0), st.integers(1, 450)),
+    min_p=st.one_of(st.just(0.0), st.sampled_from([1.0, 1e-30]), st.floats(0, 1)),
+    edits=edits(),
     noise=st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)),
 )
 def test_equals_the_reference(
@@ -71,10 +112,14 @@ def test_equals_the_reference(
     temperature: float,
     top_p: float,
     top_k: int,
+    min_p: float,
+    edits: dict[str, Any],
     noise: tuple[int, int, int],
 ) -> None:
     logits = logits_of(vocab, rows, kind)
     arguments = {
+        "min_p": min_p,
+        **within(edits, vocab, rows),
         "temperature": temperature,
         "top_p": top_p,
         "top_k": top_k,
@@ -135,12 +180,98 @@ def test_masked_tokens_are_never_chosen(top_p: float, top_k: int) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("vocab", [1, 2, 15, 16, 17, 203, 49152])
+def test_log_probabilities_are_those_of_float64_with_the_same_bits_on_each_set(isa: str, vocab: int) -> None:
+    for kind in ("plain", "ties", "peaked", "flat"):
+        logits = logits_of(vocab, 3, kind)
+        ids, values = sampling.log_probabilities(logits, 20, isa=isa)
+        known = min(20, vocab)
+        expected_ids, expected = reference.log_probabilities(logits, 20)
+        assert ids[: 1 + known].tolist() == expected_ids.tolist()
+        assert (ids[1 + known :] == -1).all()
+        # exp is good to about 1 ulp of float32 and the sum is in float64, so the logarithm is off by as much, and by rounding.
+        tolerance = 4 * np.finfo(np.float32).eps * np.maximum(1.0, np.abs(expected))
+        assert (np.abs(values[: 1 + known] - expected) <= tolerance).all()
+        assert values.tobytes() == sampling.log_probabilities(logits, 20, isa="scalar")[1].tobytes()
+    assert len(sampling.log_probabilities(logits, 0, isa=isa)[0]) == 1
+
+
+def test_penalties_count_what_they_should() -> None:
+    greedy: dict[str, Any] = {"temperature": 0.0, "prompt": [0], "reply": [1, 1, 2]}
+    assert sampling.sample([5.0, 4.9, 4.8, 4.0], **greedy) == 0
+    # The prompt counts for repetition only.
+    assert sampling.sample([5.0, 4.9, 4.8, 4.0], presence_penalty=2.0, frequency_penalty=2.0, **greedy) == 0
+    assert sampling.sample([5.0, 4.9, 4.8, 4.0], repetition_penalty=1.5, **greedy) == 3
+    assert sampling.sample([0.0, 5.0, 4.5, 3.9], presence_penalty=1.0, **greedy) == 1
+    assert sampling.sample([0.0, 5.0, 4.5, 3.9], frequency_penalty=0.55, **greedy) == 2
+    assert sampling.sample([0.0, 5.0, 4.5, 3.9], frequency_penalty=0.61, **greedy) == 3
+    # A negative logit moves away from zero, whatever its sign.
+    assert sampling.sample([-1.0, -2.0, -2.0, -1.5], repetition_penalty=2.0, **greedy) == 3
+
+
+def test_a_bias_comes_before_penalties_and_a_mask_beats_both() -> None:
+    # (3 - 4) * 2 = -2; the penalty first would make it 3 / 2 - 4 = -2.5.
+    greedy: dict[str, Any] = {"temperature": 0.0, "prompt": [0], "repetition_penalty": 2.0}
+    assert sampling.sample([3.0, -1.9], bias={0: -4.0}, **greedy) == 1
+    assert sampling.sample([3.0, -2.2], bias={0: -4.0}, **greedy) == 0
+    mask = np.array([0b110], dtype=np.uint32)
+    assert sampling.sample([3.0, -2.5, -9.0], bias={0: 100.0}, mask=mask, **greedy) == 1
+
+
+def test_edits_leave_the_logits_as_they_were() -> None:
+    logits = logits_of(100, 4, "plain")
+    before = logits.copy()
+    sampling.sample(logits, temperature=1.0, bias={3: 5.0}, reply=[1, 2], presence_penalty=1.0)
+    assert np.array_equal(logits, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bias": {5: 1.0}}, "outside the vocabulary"),
+        ({"bias": {-1: 1.0}}, "outside the vocabulary"),
+        ({"reply": [0, 5]}, "outside the vocabulary"),
+        ({"prompt": [-1]}, "outside the vocabulary"),
+        ({"mask": np.zeros(0, dtype=np.uint32)}, "a bit for each token"),
+    ],
+)
+def test_ids_outside_the_vocabulary_never_reach_memory(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sampling.sample(np.zeros(5), temperature=1.0, **change)
+
+
+@pytest.mark.parametrize("field", range(8))
+@pytest.mark.parametrize("value", [-2, 4])
+def test_rows_that_point_outside_their_arrays_are_refused(field: int, value: int) -> None:
+    fields = [0, 1, 0, 3, 1, 0, 0, 0]
+    if field == 7 or (field == 5 and value < 0) or (field == 6 and value < 0):
+        return  # unused; off
+    fields[field] = value
+    row = sampling.SAMPLING_ROW.pack(1.0, 1.0, 0.0, 0, 0.0, 0.0, 1.0, 0, 0, 0, *fields)
+    arrays = _native.SamplingArrays(
+        np.frombuffer(row, dtype=np.uint8).reshape(1, -1),
+        history=np.zeros(3, dtype=np.int32),
+        bias_ids=np.zeros(1, dtype=np.int32),
+        bias_values=np.zeros(1, dtype=np.float32),
+        masks=np.full((1, 1), 2**32 - 1, dtype=np.uint32),
+        logprob_ids=np.zeros((1, 1), dtype=np.int32),
+        logprobs=np.zeros((1, 1), dtype=np.float32),
+    )
+    with pytest.raises(ValueError, match="sampling:"):
+        _native.sample_rows(np.zeros((1, 5), dtype=np.float32), arrays, np.zeros(1, dtype=np.int32))
+
+
+@pytest.mark.parametrize("isa", ISAS)
 def test_broken_logits_give_some_token_of_the_vocabulary(isa: str) -> None:
     for bad in (np.nan, np.inf, -np.inf):
         for logits in (np.full(37, bad, dtype=np.float32), np.array([1.0, bad, 2.0], dtype=np.float32)):
             for top_p, top_k in ((1.0, 0), (0.5, 0), (1.0, 2), (0.5, 2)):
-                got = sampling.sample(logits, temperature=1.0, top_p=top_p, top_k=top_k, isa=isa)
-                assert 0 <= got < len(logits)
+                for min_p in (0.0, 0.1):
+                    options: dict[str, Any] = {"top_p": top_p, "top_k": top_k, "min_p": min_p}
+                    got = sampling.sample(logits, temperature=1.0, **options, isa=isa)
+                    assert 0 <= got < len(logits)
+            ids, _ = sampling.log_probabilities(logits, 3, isa=isa)
+            assert all(-1 <= token < len(logits) for token in ids)
 
 
 def expected_shares(logits: Floats, temperature: float, top_p: float, top_k: int) -> npt.NDArray[np.float64]:
@@ -205,6 +336,9 @@ def test_each_part_of_the_noise_matters() -> None:
         ({"top_p": 0.0}, "top_p"),
         ({"top_p": 1.1}, "top_p"),
         ({"top_k": -1}, "top_k"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"frequency_penalty": float("nan")}, "frequency_penalty"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
         ({"seed": -1}, "seed"),
         ({"seed": 2**64}, "seed"),
         ({"choice": 2**32}, "choice"),
