@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from duologue import Engine, Grammar, SamplingParams
-from duologue.engine.scheduler import Chunk
+from duologue.engine.chunk import Chunk
+from duologue.engine.scheduler import SchedulerConfig
 from duologue.errors import InvalidRequestError
 from duologue.kernels import PAGE_TOKENS
 from duologue.kernels.reference import sampling as reference
@@ -37,7 +38,9 @@ EVERYTHING = SamplingParams(
 
 @pytest.fixture
 def engine(tiny_gqa: PackedModel) -> Iterator[Engine]:
-    with Engine(tiny_gqa, kv_memory_bytes=4 << 20, threads=1) as engine:
+    # One token for each step, so that a step's logits are those of its token.
+    plain = SchedulerConfig(speculation_tokens=0)
+    with Engine(tiny_gqa, kv_memory_bytes=4 << 20, threads=1, scheduler=plain) as engine:
         yield engine
         if engine.failure is None:
             assert_nothing_is_held(engine)
