@@ -533,8 +533,16 @@ def test_every_sampling_field_is_one_that_the_server_takes(page: Page) -> None:
     set_defaults(
         page,
         {
-            **{"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "max_tokens": 8, "seed": 3},
-            **{"frequency_penalty": 0.1, "presence_penalty": 0.1, "repetition_penalty": 1.1, "stop": ["END"]},
+            "temperature": 0.7,
+            "top_p": 0.9,
+            "top_k": 40,
+            "min_p": 0.01,
+            "max_tokens": 8,
+            "seed": 3,
+            "frequency_penalty": 0.1,
+            "presence_penalty": 0.1,
+            "repetition_penalty": 1.1,
+            "stop": ["END"],
         },
     )
     names_ = page.module({"FIELDS": "sampling.js"}, "return FIELDS.map(({ name }) => name);")
