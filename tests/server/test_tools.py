@@ -10,6 +10,10 @@ import httpx
 import pytest
 
 from duologue import Engine
+from duologue.dialogue.template import ChatTemplate
+from duologue.dialogue.tool_format import find_tool_format
+from duologue.dialogue.tool_parser import ToolCallParser
+from duologue.engine.sampling_params import SamplingParams
 from duologue.models.random_model import write_random_llama
 from tests.server.conftest import RunningServer, running_server
 from tests.server.test_completions import stream
@@ -113,6 +117,24 @@ def test_parallel_calls_and_the_next_turn(tooled: RunningServer) -> None:
     # The template repeats the calls as they were generated, so all but their results was stored.
     asked = tooled.post(max_tokens=1, tools=[WEATHER, TIME]).json()["usage"]["prompt_tokens"]
     assert report["matched_tokens"] > asked
+
+
+@pytest.mark.parametrize("source", ["[TOOL_CALLS]", "<|python_tag|>"])
+def test_the_grammar_of_a_format_makes_calls_that_its_parser_reads(
+    tooled: RunningServer, source: str
+) -> None:
+    found = find_tool_format(ChatTemplate("{{ tools }}" + source))
+    assert found is not None
+    engine = tooled.engine
+    grammar = found.grammar([WEATHER, TIME], engine.tokenizer, one=False)
+    reply = engine.generate("x", SamplingParams(seed=2, max_tokens=800, grammar=grammar))
+    assert reply.finish_reason == "stop"
+    parser = ToolCallParser(found.markers)
+    pieces = parser.push(reply.text) + parser.flush()
+    assert parser.count >= 1
+    assert not any(isinstance(piece, str) for piece in pieces)
+    named = [piece.name for piece in pieces if not isinstance(piece, str) and piece.name is not None]
+    assert set(named) <= {"weather", "time"}
 
 
 def test_free_text_with_tools_is_text(tooled: RunningServer) -> None:
