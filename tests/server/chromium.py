@@ -166,6 +166,7 @@ class Page:
         self.call("Emulation.setDeviceMetricsOverride", **metrics)
 
     def open(self, url: str) -> None:
+        self.call("Page.bringToFront")  # the browser draws nothing in a tab behind another one
         # By way of an empty page: of an address that differs after the # only, the browser would load nothing.
         for address in ("about:blank", url):
             self.call("Page.navigate", url=address)
