@@ -187,9 +187,12 @@ class Page:
 
     def wait_for(self, expression: str, timeout_s: float = 30) -> None:
         deadline_s = time.monotonic() + timeout_s
-        while not self.run(expression):
+        while not self.run(f"Boolean({expression})"):  # an element by value would be an empty dict
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"{expression} stayed false for {timeout_s} s; problems: {self.problems}")
+                shown = self.run("document.body.innerText.slice(0, 800)")
+                raise TimeoutError(
+                    f"{expression} stayed false for {timeout_s} s; problems: {self.problems}; shown: {shown!r}"
+                )
             time.sleep(0.02)
 
     def type(self, text: str) -> None:
