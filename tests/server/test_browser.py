@@ -304,6 +304,21 @@ def test_a_match_in_a_message_shows_its_place(page: Page) -> None:
     assert texts(page, "#dialogues .place") == ["Short question"]
 
 
+def test_a_name_that_is_being_written_is_left_alone(page: Page) -> None:
+    ask(page, "Old name")
+    page.wait_for("document.querySelector('#dialogues a') !== null")
+    for opening in ("#title", "#dialogues a"):
+        page.click("#title") if opening == "#title" else press_on(page, opening, "F2")
+        page.type("Half a na")
+        # Something else changes meanwhile: a reply is asked for, and ends.
+        page.run("document.querySelector('[data-act=again]').click()")
+        page.wait_for(f"!{_IDLE} || document.querySelector('.count').textContent !== '1/1'")
+        wait_reply(page)
+        assert page.run("document.activeElement.value") == "Half a na"
+        page.press("Escape")
+        assert names(page, 1) == texts(page, "#title") == ["Old name"]
+
+
 def test_renaming_holds_and_can_be_left(page: Page, served: RunningServer) -> None:
     ask(page, "Old name")
     page.click("#title")
@@ -875,8 +890,9 @@ def test_everything_that_can_be_used_has_a_name(page: Page) -> None:
     page.press("End")
     page.press("ArrowDown")
     assert page.run("document.activeElement.id") == "text"
-    reply = page.run(f"{_LAST_REPLY}.querySelector('.body').textContent")
-    assert page.run("document.getElementById('announcer').textContent").strip() == reply.strip()
+    page.wait_for(
+        f"document.getElementById('announcer').textContent.trim() === {_LAST_REPLY}.querySelector('.body').textContent.trim()"
+    )
     assert page.run("document.getElementById('announcer').getAttribute('aria-live')") == "polite"
 
 

@@ -32,18 +32,19 @@ export const at = (id) => document.getElementById(id);
 /** Whether keys pressed there write text. */
 export const writesText = (element) => element.matches?.("textarea, select, input:not([type=radio], [type=checkbox], [type=file])") ?? false;
 
-/** Puts a field in the element's place until Enter or leaving it saves, or Escape does not. */
-export function editInPlace(element, value, label, save) {
+/** Puts a field in the element's place until Enter or leaving it saves, or Escape does not; then calls `ended`. */
+export function editInPlace(element, value, label, save, ended = () => {}) {
   const field = make("input", { className: "in-place", value, "aria-label": label, maxLength: 200, spellcheck: false });
-  let ended = false;
+  let open = true;
   const end = (keep) => {
-    if (ended) return;
-    ended = true;
+    if (!open) return;
+    open = false;
     const text = field.value.trim();
     const focused = document.activeElement === field;
     field.replaceWith(element);
     if (focused) element.focus();
     if (keep && text && text !== value) save(text);
+    ended();
   };
   field.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.isComposing) end(true);

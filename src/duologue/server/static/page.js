@@ -21,6 +21,7 @@ const models = new Models();
 const busy = new Map(); // dialogues that are being answered, by id; they go on while another one is open
 let defaults = await store.value("settings", FIRST_SETTINGS);
 let chat = draft();
+const title = at("title"); // it is out of the page while the name is changed
 
 const do_ = {
   swipe: (message, by) => {
@@ -199,8 +200,8 @@ function showHead() {
   const { record } = chat;
   const empty = chat.path.length === 0;
   const model = models.idFor(record);
-  at("title").textContent = empty && !chat.stored ? "New dialogue" : record.title;
-  at("title").disabled = !chat.stored;
+  title.textContent = empty && !chat.stored ? "New dialogue" : record.title;
+  title.disabled = !chat.stored;
   document.title = chat.stored ? `${record.title} · duologue` : "duologue";
   const words = { connecting: "connecting…", unreachable: "server not reachable", locked: "API key needed" };
   at("model").textContent = words[models.state] ?? model;
@@ -249,7 +250,7 @@ const storageText = (error) =>
 addEventListener("hashchange", route);
 at("storage-retry").addEventListener("click", () => chat.save());
 at("new").addEventListener("click", newChat);
-at("title").addEventListener("click", () => editInPlace(at("title"), chat.record.title, "Name of the dialogue", (title) => rename(chat.id, title)));
+title.addEventListener("click", () => editInPlace(title, chat.record.title, "Name of the dialogue", (name) => rename(chat.id, name)));
 at("model").addEventListener("click", () => settings.open(chat));
 at("persona-badge").addEventListener("click", () => settings.open(chat));
 at("settings-button").addEventListener("click", () => settings.open(chat));

@@ -80,6 +80,7 @@ export class Sidebar {
   }
 
   #render() {
+    if (this.#list.querySelector(".in-place")) return; // a name is being written; afterwards
     const focusedId = this.#list.contains(document.activeElement) ? document.activeElement.closest("li")?.dataset.id : null;
     const nodes = [];
     if (this.#found) {
@@ -131,7 +132,7 @@ export class Sidebar {
   }
 
   #rename(record, link) {
-    editInPlace(link, record.title, "Name of the dialogue", (title) => this.#do.rename(record, title));
+    editInPlace(link, record.title, "Name of the dialogue", (title) => this.#do.rename(record, title), () => this.#render());
   }
 
   #links() {
