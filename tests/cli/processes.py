@@ -9,6 +9,8 @@ from pathlib import Path
 
 import duologue
 
+# The caller's settings of commands and locale are none of the tests' business; these they may have set themselves.
+_OF_THE_TESTS = ("DUOLOGUE_ACCEPT_TERMS", "DUOLOGUE_CACHE", "DUOLOGUE_DEBUG", "DUOLOGUE_ISA")
 _MAIN = [sys.executable, "-c", "from duologue.cli.main import main; main()"]
 
 
@@ -20,7 +22,8 @@ def environment(cache: Path | None = None) -> dict[str, str]:
     source = str(Path(duologue.__file__).parents[1])
     paths = [source, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     variables = {
-        **os.environ,
+        **{k: v for k, v in os.environ.items() if k in _OF_THE_TESTS or not k.startswith("DUOLOGUE_")},
+        "LC_ALL": "C.UTF-8",
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "COLUMNS": "100",
         "DUOLOGUE_CONFIG": os.devnull,

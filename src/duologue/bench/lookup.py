@@ -54,6 +54,10 @@ def measure_lookup(
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> LookupReading:
     """Fills an index with `dialogues` children of one persona and looks the long ones up, in random order."""
+    if dialogues >= pages:
+        raise ValueError(
+            f"{pages} pages are too few for {dialogues} dialogues, each of which has some of its own"
+        )
     on_progress(f"storing {pages:,} pages")
     cache = KvCache(KvGeometry(PAGE_TOKENS, pages))
     probes: list[Ids] = []
