@@ -404,6 +404,25 @@ def test_a_forgotten_request_that_wrote_behind_another_s_end_costs_that_one_the_
     case.cache.check_integrity()
 
 
+def test_who_sends_the_same_beside_a_forgotten_request_has_pages_of_its_own() -> None:
+    case = engine()
+    gone, stays = (case.open(SPACE, [1, 2, 3, 4, 5], owner=owner) for owner in (b"a", b"b"))
+    assert case.compute(gone, 5)
+    case.cache.forget(b"a", 1000)
+    assert case.compute(stays, 5)
+    case.cache.check_integrity()
+    for running in (gone, stays):
+        running.tokens += [6, 7, 8, 9]
+        assert case.compute(running, 4)
+        case.cache.check_integrity()
+    assert case.table(gone, 0).tolist() != case.table(stays, 0).tolist()
+    case.close(stays)
+    assert matched(case, gone.tokens) == 9
+    case.close(gone)
+    assert (stored(case), matched(case, stays.tokens)) == (3, 9)
+    case.cache.check_integrity()
+
+
 def test_what_is_not_to_be_kept_is_out_of_reach_from_the_start() -> None:
     case = engine()
     case.run(SPACE, [1, 2, 3, 4, 5, 6])

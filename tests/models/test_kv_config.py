@@ -17,7 +17,11 @@ from duologue.models.presets import preset
 
 LLAMA_8B = {
     "model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096,
-    "max_position_embeddings": 131072, "rope_scaling": {"rope_type": "llama3"},
+    "max_position_embeddings": 131072,
+    "rope_scaling": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
 }  # fmt: skip
 UNKNOWN = {**LLAMA_8B, "model_type": "unheard_of"}
 QWEN25_7B = {

@@ -45,7 +45,9 @@ void PrefixCache::check_integrity() const {
         check(parent.in_use && (parent.parent == kNone || full(parent)), "a page hangs under one that is missing or not full");
         check(node.depth == parent.depth + 1 && node.root == parent.root, "depth or root disagrees with the parent");
         check(node.token_count >= 1 && node.token_count <= P(), "a page has no tokens");
-        check((parent.children && parent.children->count(id) == 1) == !node.hidden, "a page is not among its parent's children, or is hidden and is");
+        // Children are told apart by their tokens, and a hidden page may have those of a visible one.
+        const bool among = parent.children && parent.children->count(id) == 1 && *parent.children->find(id) == id;
+        check(among == !node.hidden, "a page is not among its parent's children, or is hidden and is");
         check(!node.hidden || (node.locks > 0 && !node.children && !node.has_tails), "a hidden page is reached by others");
         hidden_children[size_t(node.parent)] += node.hidden;
         check(full(node) || !node.children, "a partial page has children");
