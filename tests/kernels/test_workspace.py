@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import struct
 
 import numpy as np
 import pytest
 
 from duologue.kernels import PAGE_TOKENS, _native
+from duologue.kernels.sampling import SAMPLING_ROW
 from duologue.models.random_model import random_weights
 from duologue.models.spec import Mlp
 from tests.kernels.step_case import StepCase, make_spec
@@ -53,8 +53,15 @@ def test_every_buffer_is_counted() -> None:
     starts, first = np.array([0, TOKENS], dtype=np.int32), np.zeros(1, dtype=np.int32)
     chosen = np.arange(TOKENS - LOGITS, TOKENS, dtype=np.int32)
     logits = np.empty((LOGITS, spec.vocab_size), dtype=np.float32)
-    row = np.frombuffer(struct.pack("<ffiIQQ", 1.0, 0.9, 0, 0, 1, 1), dtype=np.uint8)
-    sampling, sampled = np.tile(row, (LOGITS, 1)), np.empty(LOGITS, dtype=np.int32)
+    # Nucleus sampling with a bias and a penalty uses every buffer of the sampler.
+    row = SAMPLING_ROW.pack(1.0, 0.9, 0.0, 0, 0.5, 0.0, 1.0, 0, 1, 1, 0, 1, 0, 4, 0, -1, -1, 0)
+    sampling = _native.SamplingArrays(
+        np.tile(np.frombuffer(row, dtype=np.uint8), (LOGITS, 1)),
+        history=tokens[:4],
+        bias_ids=np.zeros(1, dtype=np.int32),
+        bias_values=np.ones(1, dtype=np.float32),
+    )
+    sampled = np.empty(LOGITS, dtype=np.int32)
     executor = _native.Executor(case.model, 3)
     before, counted_before = allocated_bytes(), executor.workspace_bytes
     executor.step(tokens, starts, first, pages, pages, *case.pools, chosen, logits, sampling, sampled, True)
