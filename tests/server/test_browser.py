@@ -612,7 +612,9 @@ def test_files_go_out_and_come_back(page: Page, tmp_path: Path) -> None:
         wait_until(lambda file=file: file.exists() and file.stat().st_size > 0)  # type: ignore[misc]
         exported = page.run("location.hash")
         page.choose_files("#file", file)
-        page.wait_for(f"location.hash !== '{exported}' && document.title.startsWith('Export')")
+        page.wait_for(
+            f"location.hash !== '{exported}' && document.querySelector('li:has(> [aria-current])')?.dataset.id === location.hash.slice(1)"
+        )
         page.wait_for("document.querySelector('#toasts').textContent.includes('One dialogue imported')")
         assert texts(page, ".message .body") == shown
         assert counts(page) == (["2/2"] if form == "sillytavern" else ["1/1"])
