@@ -613,7 +613,8 @@ def test_files_go_out_and_come_back(page: Page, tmp_path: Path) -> None:
         exported = page.run("location.hash")
         page.choose_files("#file", file)
         page.wait_for(
-            f"location.hash !== '{exported}' && document.querySelector('li:has(> [aria-current])')?.dataset.id === location.hash.slice(1)"
+            f"location.hash !== '{exported}'"
+            " && document.querySelector('li:has(> [aria-current])')?.dataset.id === location.hash.slice(1)"
         )
         page.wait_for("document.querySelector('#toasts').textContent.includes('One dialogue imported')")
         assert texts(page, ".message .body") == shown
