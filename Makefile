@@ -36,7 +36,7 @@ serve: $(STAMP) ## Serve the default model on http://127.0.0.1:8000
 	$(BIN)/duologue serve $(MODEL) --port $(PORT)
 
 test: $(TEST_STAMP) ## Run the tests that need no torch, browser or other system (under 5 minutes)
-	$(BIN)/python -m pytest -m "not peers and not torch and not browser and not clients"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not peers and not torch and not browser and not clients"
 
 test-all: test ## Run every test: sets up torch, transformers, llama.cpp and a browser first
 	scripts/test_all.sh

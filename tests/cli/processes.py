@@ -39,7 +39,15 @@ def command(*arguments: str) -> list[str]:
     return [*_MAIN, *arguments]
 
 
-def run(*arguments: str, stdin: str = "", cache: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, stdin: str = "", cache: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """`variables` are set for the command beside those of `environment`."""
     return subprocess.run(
-        command(*arguments), input=stdin, env=environment(cache), capture_output=True, text=True, timeout=120
+        command(*arguments),
+        input=stdin,
+        env={**environment(cache), **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )

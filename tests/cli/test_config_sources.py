@@ -272,17 +272,15 @@ def test_an_unknown_variable_is_a_warning(duologue: CommandLine) -> None:
     )
 
 
-def test_a_command_does_what_file_and_environment_say(
-    duologue: CommandLine, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_does_what_file_and_environment_say(duologue: CommandLine, tiny_model_dir: Path) -> None:
     limits = f"[chat]\nmodel = {toml_value(str(tiny_model_dir))}\nkv-memory = '16MiB'\ntemperature = 0\nmax-tokens = 6\n"
     file = str(duologue.folder / duologue.write(limits))
     typed = run("chat", "--config", file, stdin="Hello")
     assert typed.returncode == 0, typed.stderr
     assert re.search(r"[1-6] tokens", typed.stderr)
-    monkeypatch.setenv("DUOLOGUE_CHAT_MAX_TOKENS", "1")
-    assert "· 1 tokens" in run("chat", "--config", file, stdin="Hello").stderr
-    assert "· 2 tokens" in run("chat", "--config", file, "--max-tokens", "2", stdin="Hello").stderr
+    one = {"DUOLOGUE_CHAT_MAX_TOKENS": "1"}
+    assert "· 1 tokens" in run("chat", "--config", file, stdin="Hello", **one).stderr
+    assert "· 2 tokens" in run("chat", "--config", file, "--max-tokens", "2", stdin="Hello", **one).stderr
 
 
 def test_help_comes_in_spite_of_a_broken_file(duologue: CommandLine) -> None:
