@@ -11,6 +11,7 @@ import click
 
 from duologue.cli.bench_cache import cache
 from duologue.cli.bench_dialogues import dialogues
+from duologue.cli.bench_grammar import grammar
 from duologue.cli.bench_lookup import lookup
 from duologue.cli.bench_residency import context, residency
 from duologue.cli.bench_server import server
@@ -38,6 +39,7 @@ bench.add_command(server)
 bench.add_command(residency)
 bench.add_command(context)
 bench.add_command(speculation)
+bench.add_command(grammar)
 
 
 @bench.command(
