@@ -149,6 +149,24 @@ def test_prune_leaves_what_is_being_fetched(hub: Hub, cache: Path) -> None:
     assert len(prune()) == 2
 
 
+def test_a_removal_leaves_what_is_being_fetched_of_another_repository(hub: Hub, cache: Path) -> None:
+    load_model(TINY.repo, prepare)
+    other = HubId("tiny-org/other")
+    blob = hub_folder() / "models--tiny-org--other" / "blobs" / "whole"
+    snapshot = hub_folder() / "models--tiny-org--other" / "snapshots" / "c0"
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(b"the first of two shards")
+    snapshot.mkdir(parents=True)
+    with FileLock(repository_lock(other)):
+        remove(TINY.repo)
+        prune()
+        assert blob.is_file()
+        assert snapshot.is_dir()
+    prune()
+    assert not blob.exists()
+    assert not snapshot.exists()
+
+
 def test_prune_takes_what_other_versions_packed(
     cache: Path, hub: Hub, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,3 +100,10 @@ def test_other_rope_scaling_is_refused(tmp_path: Path) -> None:
     metadata = {"qwen3.rope.scaling.type": "yarn", "qwen3.rope.scaling.factor": 4.0}
     with pytest.raises(UnsupportedModelError, match=r"qwen3\.rope\.scaling\.type = 'yarn'"):
         read_gguf(written(tmp_path, QWEN3, metadata=metadata))
+
+
+@pytest.mark.parametrize("spec", [QWEN2, QWEN3], ids=lambda spec: spec.architecture)
+def test_divisors_of_a_family_without_them_are_refused(tmp_path: Path, spec: ModelSpec) -> None:
+    tensors = {"rope_freqs.weight": np.ones(spec.layers[0].head_dim // 2, np.float32)}
+    with pytest.raises(UnsupportedModelError, match=r"rope_freqs\.weight"):
+        read_gguf(written(tmp_path, spec, tensors=tensors))

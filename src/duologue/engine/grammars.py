@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from duologue.dialogue.grammar import Grammar
 from duologue.dialogue.tokenizer import Tokenizer
+from duologue.engine.schema_cost import refuse_costly_lark, refuse_costly_schema
 from duologue.errors import InvalidRequestError
 from duologue.kernels.sampling import mask_words
 
@@ -45,6 +46,8 @@ _MESSAGE_CHARS = 400
 _DEAD_END = "what it asks for is no token of this model that text can have"
 # A small model may choose white space for ever where any amount of it is allowed.
 _WHITE_SPACE = r"[ \t\r\n]{1,32}"
+
+_stack_size_lock = threading.Lock()  # it is the process's, and so are several models
 
 
 def _limits() -> LLParserLimits:
@@ -163,11 +166,12 @@ class Grammars:
             thread = threading.Thread(
                 target=lambda: done.put(self._compiled_or_why(grammar)), name="duologue-grammar", daemon=True
             )
-            before = threading.stack_size(_STACK_BYTES)
-            try:
-                thread.start()
-            finally:
-                threading.stack_size(before)
+            with _stack_size_lock:
+                before = threading.stack_size(_STACK_BYTES)
+                try:
+                    thread.start()
+                finally:
+                    threading.stack_size(before)
             self._compiling.append(thread)
         try:
             result = done.get(timeout=_COMPILE_S)
@@ -247,10 +251,12 @@ def _source(grammar: Grammar) -> str:
     if grammar.kind == "regex":
         return LLMatcher.grammar_from_regex(grammar.text)
     if grammar.kind == "lark":
+        refuse_costly_lark(grammar.text)
         return LLMatcher.grammar_from_lark(grammar.text)
     schema = {"type": "object"} if grammar.kind == "json_object" else json.loads(grammar.text)
     if not isinstance(schema, dict):
         raise ValueError("a schema is a JSON object")
+    refuse_costly_schema(schema)
     return LLMatcher.grammar_from_json_schema(
         json.dumps(schema), overrides={"whitespace_pattern": _WHITE_SPACE}
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from filelock import FileLock, Timeout
 
 from duologue.errors import ModelLoadError
 from duologue.models.hold import only_user
-from duologue.models.hub import hub_folder, record_path, repository_lock
-from duologue.models.hub_id import parse_hub_id
+from duologue.models.hub import hub_folder, record_path, repository_folder, repository_lock
+from duologue.models.hub_id import HubId, parse_hub_id
 from duologue.models.inventory import Entry, find, inventory, size_of, snapshots
 from duologue.models.store import cache_folder
 
@@ -58,8 +58,10 @@ def remove(name: str) -> list[Removal]:
                 hub_id = parse_hub_id(name)
                 assert hub_id is not None
                 record_path(hub_id).unlink(missing_ok=True)
-    # What of a repository no other id stands for.
-    return removals + [_removed(removal) for removal in _unused_of_hub(set(), "as it came")]
+                # What of its repository no other id stands for. Others may be in the middle of being fetched.
+                folder = repository_folder(hub_id)
+                removals += [_removed(removal) for removal in _unused_of_hub([folder], set(), "as it came")]
+    return removals
 
 
 def prune(*, dry_run: bool = False) -> list[Removal]:
@@ -91,22 +93,25 @@ def _leftovers() -> Iterator[Removal]:
         if not _is_locked(folder / ".lock"):
             for path in [*folder.glob("*.part"), *(root / "downloads").glob(f"{folder.name}-*")]:
                 yield Removal(path, size_of(path), "a download that was cut off")
-    busy = {path.parent for path in hub_folder().glob(".*.lock") if _is_locked(path)}
-    if not busy:
-        for path in sorted(hub_folder().glob("models--*/blobs/*.incomplete")):
-            yield Removal(path, size_of(path), "a download that was cut off")
-        yield from _unused_of_hub(
-            {p.resolve() for p in hub_folder().glob("models--*/blobs/*.incomplete")}, "an older revision"
-        )
+    for folder in sorted(hub_folder().glob("models--*")):
+        with _unless_fetched(folder) as free:
+            if free:
+                cut_off = sorted(folder.glob("blobs/*.incomplete"))
+                for path in cut_off:
+                    yield Removal(path, size_of(path), "a download that was cut off")
+                yield from _unused_of_hub([folder], {path.resolve() for path in cut_off}, "an older revision")
     for path in sorted((root / "digests").glob("*.json")):
         with suppress(OSError, ValueError, TypeError, IndexError):
             if not Path(json.loads(path.read_text(encoding="utf-8"))[0][0]).exists():
                 yield Removal(path, size_of(path), "about a file that is gone")
 
 
-def _unused_of_hub(told: set[Path], reason: str) -> Iterator[Removal]:
-    """Snapshots that no id stands for, and then blobs that no other snapshot has."""
-    unused = [path for path, used in snapshots().items() if not used]
+def _unused_of_hub(folders: Collection[Path], told: set[Path], reason: str) -> Iterator[Removal]:
+    """Snapshots of these repositories that no id stands for, and then their blobs that no other snapshot has.
+
+    Whoever is fetching has blobs and a snapshot before there is an id: to be called under the repositories' locks.
+    """
+    unused = [path for path, used in snapshots().items() if not used and path.parents[1] in folders]
     kept = {
         file.resolve()
         for path, used in snapshots().items()
@@ -114,12 +119,23 @@ def _unused_of_hub(told: set[Path], reason: str) -> Iterator[Removal]:
         for file in path.rglob("*")
         if file.is_file()
     }
-    blobs = [blob for blob in hub_folder().glob("models--*/blobs/*") if blob.resolve() not in kept | told]
-    for blob in sorted(blobs):
+    blobs = [blob for folder in folders for blob in folder.glob("blobs/*")]
+    for blob in sorted(blob for blob in blobs if blob.resolve() not in kept | told):
         if not blob.name.endswith(".incomplete"):
             yield Removal(blob, size_of(blob), reason)
     for path in sorted(unused):
         yield Removal(path, 0, reason)
+
+
+@contextmanager
+def _unless_fetched(folder: Path) -> Iterator[bool]:
+    """Holds the lock of a repository's folder; False when whoever fetches it has the lock."""
+    lock = repository_lock(HubId(folder.name.removeprefix("models--").replace("--", "/", 1)))
+    try:
+        with FileLock(lock).acquire(timeout=0):
+            yield True
+    except Timeout:
+        yield False
 
 
 def _locks_of(leftover: Path) -> list[Path]:

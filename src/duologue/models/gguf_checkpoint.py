@@ -78,7 +78,8 @@ def _checkpoint(path: Path, file: GgufFile) -> Checkpoint:
         values = file.tensors[source].floats()
         return unpermute_rows(values, interleaved[source]) if source in interleaved else values
 
-    found = {t.name: t.shape for t in file.tensors.values() if t.name != ROPE_DIVISORS}
+    used = {ROPE_DIVISORS} if any(layer.rope_divisors for layer in spec.layers) else set()
+    found = {t.name: t.shape for t in file.tensors.values() if t.name not in used}
     check_weights(spec, names, found)
     for tensor in {tensor.kind: tensor for tensor in file.tensors.values()}.values():
         tensor.check_kind()

@@ -49,6 +49,11 @@ def record_path(hub_id: HubId) -> Path:
     return hub_folder() / "ids" / f"{quote(str(hub_id), safe='')}.json"
 
 
+def repository_folder(hub_id: HubId) -> Path:
+    """Where `huggingface_hub` keeps a repository's blobs and snapshots."""
+    return hub_folder() / f"models--{hub_id.repo.replace('/', '--')}"
+
+
 def repository_lock(hub_id: HubId) -> Path:
     """The lock that is held while something of a repository is fetched."""
     return hub_folder() / f".{quote(hub_id.repo, safe='')}.lock"
