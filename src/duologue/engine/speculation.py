@@ -59,7 +59,7 @@ class Speculation:
     ) -> list[Chunk]:
         """`chunks` with the drafts that are worth it, in a step of at most `step_tokens`, and pages for them.
 
-        Nobody loses a page by a draft: it takes none that are `promised` to running prompts.
+        No request loses a page by a draft: it takes none that are `promised` to running prompts.
         """
         if not self._most_tokens:
             return chunks
