@@ -104,7 +104,12 @@ def test_an_index_names_files_beside_it_alone(sharded: Path, name: Any) -> None:
 
 @pytest.mark.parametrize(
     ("content", "named"),
-    [("{", "is not valid JSON"), ("[]", "has no weight_map"), ('{"weight_map": {}}', "has no weight_map")],
+    [
+        ("{", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ("[]", "has no weight_map"),
+        ('{"weight_map": {}}', "has no weight_map"),
+    ],
 )
 def test_an_index_that_is_none(sharded: Path, content: str, named: str) -> None:
     (sharded / INDEX_FILE).write_text(content)

@@ -129,8 +129,14 @@ def test_our_own_config_is_read_as_the_engine_reads_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"), [("{", "not valid JSON"), ("[]", "not a JSON object"), ("{}", "num_hidden_layers is missing")]
-)  # fmt: skip
+    ("content", "says"),
+    [
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("[]", "not a JSON object"),
+        ("{}", "num_hidden_layers is missing"),
+    ],
+)
 def test_configs_that_cannot_be_used(content: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(content)

@@ -131,7 +131,7 @@ def _read_object(path: Path, name: str) -> dict[str, Any] | None:
         content = json.loads((path / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{name} is not valid JSON ({error})") from error
     if not isinstance(content, dict):
         raise ModelLoadError(f"{name} is not a JSON object")

@@ -88,7 +88,7 @@ def shard_names(index: object) -> Mapping[str, str]:
 def _weight_map(folder: Path) -> Mapping[str, str]:
     try:
         return shard_names(json.loads((folder / INDEX_FILE).read_text(encoding="utf-8")))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{INDEX_FILE} is not valid JSON ({error})") from error
 
 

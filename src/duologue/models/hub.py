@@ -168,7 +168,7 @@ def _listing(api: HfApi, hub_id: HubId) -> tuple[dict[str, int], dict[str, str],
 def _shards(hub_id: HubId, index: Path, sizes: dict[str, int]) -> set[str]:
     try:
         names = set(shard_names(json.loads(index.read_text(encoding="utf-8"))).values())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{INDEX_FILE} of {hub_id} is not valid JSON ({error})") from error
     missing = sorted(names - sizes.keys())
     if missing:

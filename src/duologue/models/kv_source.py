@@ -88,7 +88,7 @@ def _of_config(path: Path, name: str) -> KvModel:
         raise ModelLoadError(
             f"{path} cannot be read ({error.strerror}); check the path and its permissions"
         ) from error
-    except ValueError as error:  # also of bytes that are not UTF-8
+    except (ValueError, RecursionError) as error:  # also of bytes that are not UTF-8
         raise ModelLoadError(f"{path} is not valid JSON ({error})") from error
     if not isinstance(config, dict):
         raise ModelLoadError(f"{path} is not a JSON object")
