@@ -83,6 +83,8 @@ class ToolCallParser:
             self._write(out, self._consumed + self._object.raw)
         elif self._state == self._read_gap and self._consumed.strip("[],; \n\t"):
             self._write(out, self._consumed)
+        elif self._state == self._read_close:  # which is all that has come of the marker
+            self._unread = ""
         self._write(out, self._unread)
         if self._space and not self.count:
             out.append(self._space)
