@@ -81,7 +81,11 @@ def test_the_other_sampling_fields_reach_the_engine() -> None:
             '{"type": "null"}',
         ),
         ({"structured_outputs": {"json": {"type": "null"}}}, "json_schema", '{"type": "null"}'),
-        ({"structured_outputs": {"choice": ["a", 'b"']}}, "lark", 'start: "a" | "b\\""'),
+        (
+            {"structured_outputs": {"choice": ["a", 'b"', "\x7f"]}},
+            "choice",
+            'start: "a" | "b\\"" | "\\u007f"',
+        ),
         ({"structured_outputs": {"grammar": 'start: "x"'}}, "lark", 'start: "x"'),
         ({"guided_regex": "a+"}, "regex", "a+"),
         ({"guided_json": '{"type": "null"}'}, "json_schema", '{"type": "null"}'),
@@ -89,6 +93,12 @@ def test_the_other_sampling_fields_reach_the_engine() -> None:
 )
 def test_what_a_reply_has_to_look_like(fields: dict[str, Any], kind: str, text: str) -> None:
     assert parse(**fields).structure() == Grammar(kind, text)  # type: ignore[arg-type]
+
+
+def test_a_wrong_choice_of_tools_is_told_how_it_is_spelled() -> None:
+    error = refusal(json.dumps({**_BASE, "tools": [_TOOL], "tool_choice": "maybe"}).encode())
+    assert '{"type": "function", "function": {"name": ...}}' in str(error)
+    assert "{{" not in str(error)
 
 
 def test_calls_and_their_results_reach_the_template() -> None:

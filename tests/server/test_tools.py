@@ -174,6 +174,20 @@ def test_a_template_without_tools_refuses_them_by_name(served: RunningServer) ->
         assert served.engine.model_name in response.json()["error"]["message"]
 
 
+def test_as_many_functions_as_the_api_allows_may_be_required(tooled: RunningServer) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "description": "anything"}}}
+    tools = [{"type": "function", "function": {"name": f"f{i}", "parameters": schema}} for i in range(128)]
+    # Their grammar is not too large, only their prompt is for the context of this model.
+    response = tooled.post(tools=tools, tool_choice="required")
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    long = {"type": "object", "properties": {"a": {"enum": ["x" * 200_000]}}}
+    response = tooled.post(
+        tools=[{"type": "function", "function": {"name": "f", "parameters": long}}], tool_choice="required"
+    )
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "tools"
+
+
 def test_a_schema_that_cannot_be_compiled_is_refused(tooled: RunningServer) -> None:
     bad = {"type": "function", "function": {"name": "f", "parameters": {"type": "nonsense"}}}
     response = tooled.post(tools=[bad], tool_choice="required")

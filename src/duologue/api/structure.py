@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from duologue.dialogue.grammar import Grammar
+from duologue.dialogue.grammar import Grammar, GrammarKind, lark_string
 from duologue.errors import InvalidRequestError
 
 MAX_CHOICES = 10_000
@@ -82,8 +82,8 @@ class StructuredOutputs(BaseModel):
         if self.regex is not None:
             return made_grammar("regex", self.regex, "structured_outputs.regex")
         if self.choice is not None:
-            options = " | ".join(json.dumps(option, ensure_ascii=False) for option in self.choice)
-            return made_grammar("lark", f"start: {options}", "structured_outputs.choice")
+            options = " | ".join(map(lark_string, self.choice))
+            return made_grammar("choice", f"start: {options}", "structured_outputs.choice")
         if self.grammar is not None:
             return made_grammar("lark", self.grammar, "structured_outputs.grammar")
         return Grammar("json_object")
@@ -94,7 +94,7 @@ def _schema_grammar(schema: dict[str, Any] | str, param: str) -> Grammar:
     return made_grammar("json_schema", text, param)
 
 
-def made_grammar(kind: Literal["json_schema", "regex", "lark"], text: str, param: str) -> Grammar:
+def made_grammar(kind: GrammarKind, text: str, param: str) -> Grammar:
     """The grammar, or `InvalidRequestError` that names `param`."""
     try:
         return Grammar(kind, text)

@@ -61,7 +61,7 @@ def _tool_choice(value: Any) -> Any:
     if not isinstance(name, str) or not set(value) == {"type", "function"} or set(function or ()) != {"name"}:
         raise PydanticCustomError(
             "invalid_value",
-            'it must be "none", "auto", "required" or {{"type": "function", "function": {{"name": ...}}}}',
+            'it must be "none", "auto", "required" or {"type": "function", "function": {"name": ...}}',
         )
     return {"mode": "named", "name": name}
 

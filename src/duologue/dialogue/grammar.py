@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from duologue.errors import InvalidRequestError
 
-GrammarKind = Literal["json_object", "json_schema", "regex", "lark"]
+GrammarKind = Literal["json_object", "json_schema", "regex", "lark", "choice", "call"]
 MAX_GRAMMAR_BYTES: dict[GrammarKind, int] = {
     "json_object": 0,
     "json_schema": 64 << 10,
     "regex": 16 << 10,
     "lark": 16 << 10,
+    "choice": 256 << 10,
+    "call": 128 << 10,
 }
-"""What is larger may take a compiler minutes."""
+"""What is larger may take a compiler minutes. A choice is one rule of texts, and a call mostly the schemas of functions, up to 128 of
+them: both cost less for their length than what a client shapes."""
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """`text` is a JSON schema as JSON text, a regular expression or a Lark grammar; empty for `json_object`.
+    """`text` is a JSON schema as JSON text, a regular expression or a Lark grammar; empty for `json_object`. A `choice` of texts
+    and a `call` of functions are Lark grammars that are made here.
 
     Raises InvalidRequestError for a kind that does not exist and for a text that is missing or larger than
     its kind's `MAX_GRAMMAR_BYTES`. Whether the text means something is known once an engine compiles it.
@@ -48,3 +53,8 @@ class Grammar:
             raise InvalidRequestError(
                 f"the {self.kind} has {size_bytes} bytes, more than {MAX_GRAMMAR_BYTES[self.kind]}; make it smaller"
             )
+
+
+def lark_string(text: str) -> str:
+    """A text as a Lark grammar spells it: as JSON does, but for the one control character that JSON leaves as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

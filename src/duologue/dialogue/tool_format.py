@@ -54,7 +54,7 @@ class ToolFormat:
         if self.markers.in_list:
             call = "body"
             start = f'{_literal(self.markers.open, tokenizer)} "[" {start} "]"'
-        return Grammar("lark", "\n".join((f"start: {start}", f"call: {call}", f"body: {body}", *rules)))
+        return Grammar("call", "\n".join((f"start: {start}", f"call: {call}", f"body: {body}", *rules)))
 
     def _schema(self, function: Mapping[str, Any]) -> dict[str, Any]:
         parameters = dict(function.get("parameters") or _EMPTY)

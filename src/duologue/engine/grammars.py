@@ -250,7 +250,7 @@ def _source(grammar: Grammar) -> str:
 
     if grammar.kind == "regex":
         return LLMatcher.grammar_from_regex(grammar.text)
-    if grammar.kind == "lark":
+    if grammar.kind in ("lark", "choice", "call"):
         refuse_costly_lark(grammar.text)
         return LLMatcher.grammar_from_lark(grammar.text)
     schema = {"type": "object"} if grammar.kind == "json_object" else json.loads(grammar.text)

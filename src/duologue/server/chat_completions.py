@@ -10,6 +10,7 @@ from duologue.api.chat_replies import ChatChoice, ChatChunks, chat_completion
 from duologue.api.logprobs import chat_logprobs
 from duologue.dialogue.encoder import without_end
 from duologue.dialogue.tool_parser import ToolCallParser
+from duologue.errors import InvalidRequestError
 from duologue.server.choice import Choice, ChoiceCalls
 from duologue.server.endpoint import CompletionEndpoint, Replies, new_header, parsed
 from duologue.server.generation import Generation, Job
@@ -80,7 +81,10 @@ def _grammar(model: ServedModel, request: ChatCompletionRequest) -> tuple[Gramma
         return request.structure(), request.structure_param
     one = choice.mode == "named" or not request.parallel_tool_calls
     functions = request.template_tools() or []
-    return tools.grammar(functions, model.engine.tokenizer, one=one, name=choice.name), "tools"
+    try:
+        return tools.grammar(functions, model.engine.tokenizer, one=one, name=choice.name), "tools"
+    except InvalidRequestError as error:
+        raise InvalidRequestError(str(error), param="tools", code="invalid_value") from None
 
 
 async def _look(
