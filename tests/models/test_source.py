@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from duologue.errors import ModelLoadError
+from duologue.models.kv_source import kv_model
 from duologue.models.source import resolve
 from duologue.models.store import CACHE_VARIABLE
 
@@ -68,3 +69,11 @@ def test_a_path_that_is_not_there(path: str, tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelLoadError, match="there is no file or folder"):
         resolve(path)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "~nobody-of-that-name/model", "x" * 5000 + ".json"])
+def test_a_name_that_no_file_can_have_is_unknown(name: str) -> None:
+    with pytest.raises(ModelLoadError, match=r"unknown model|no file or folder"):
+        resolve(name)
+    with pytest.raises(ModelLoadError, match=r"unknown model|no file or folder"):
+        kv_model(name)

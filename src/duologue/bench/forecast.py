@@ -7,8 +7,8 @@ How much of each peak the engine gets was measured on two models and one machine
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from duologue.bench.engine import attention_operations, kv_bytes_read, matmul_weights
 from duologue.bench.kernels import Peaks
@@ -72,13 +72,13 @@ def local_spec(name: str) -> ModelSpec:
 
     Nothing is fetched. Raises ModelLoadError or UnsupportedModelError saying what is wrong and what to do.
     """
-    path = Path(name).expanduser()
-    if name.startswith(_PRESET_PREFIX) and not path.exists():
+    path = os.path.expanduser(name)
+    if name.startswith(_PRESET_PREFIX) and not os.path.lexists(path):
         return preset(name.removeprefix(_PRESET_PREFIX))
     if name in MODELS:
         if not (cache_folder() / "models" / name / MODELS[name].file_name).exists():
             raise ModelLoadError(f"{name} was not fetched yet; 'duologue chat {name}' fetches it")
-    elif "/" in name and not path.exists():
+    elif "/" in name and not os.path.lexists(path):
         raise ModelLoadError(f"there is no file or folder {path}; fetch the model first, or check the path")
     source = resolve(name)
     if source.path.is_dir():

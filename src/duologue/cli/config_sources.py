@@ -186,7 +186,7 @@ def _one(setting: Setting, value: Any, file: ConfigFile) -> Any:
     if isinstance(setting.param.type, click.Path) and isinstance(value, str):
         # No shell has expanded it, and the file may be read from anywhere.
         assert file.path is not None
-        return str(file.path.absolute().parent / Path(value).expanduser()) if value else value
+        return str(file.path.absolute().parent / os.path.expanduser(value)) if value else value
     return str(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,10 @@ def kv_model(name: str, *, progress: bool = False) -> KvModel:
 
     Only an alias that was never used is fetched. Raises ModelLoadError or UnsupportedModelError saying what is wrong and where.
     """
-    if name.startswith(PRESET_PREFIX) and not Path(name).exists():
+    if name.startswith(PRESET_PREFIX) and not os.path.lexists(name):
         return KvModel.of_spec(name, preset(name.removeprefix(PRESET_PREFIX)))
-    path = Path(name).expanduser()
-    if path.suffix == ".json" and path.is_file():
+    path = Path(os.path.expanduser(name))
+    if path.suffix == ".json" and os.path.isfile(path):
         # Alone, it is best named after the folder that a model's files lie in.
         return _of_config(path, path.resolve().parent.name if path.name == CONFIG_FILE else path.stem)
     source = resolve(name, progress=progress)

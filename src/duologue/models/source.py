@@ -56,10 +56,10 @@ def resolve(model: str | Path, *, progress: bool = False) -> Source:
     """
     if isinstance(model, str) and model in MODELS:
         return Source(model, fetch(MODELS[model], progress=progress))
-    path = Path(model).expanduser()
-    if path.is_file():
+    path = Path(os.path.expanduser(model))
+    if os.path.isfile(path):
         return Source(path.name.removesuffix(".gguf"), path)
-    if path.is_dir():
+    if os.path.isdir(path):
         if not (path / _HF_CONFIG).is_file():
             ggufs = sorted(p.name for p in path.glob("*.gguf"))
             remedy = f"give the path of {ggufs[0]} in it" if ggufs else "give that of a .gguf file"

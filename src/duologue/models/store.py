@@ -30,7 +30,11 @@ _log = logging.getLogger(__name__)
 def cache_folder() -> Path:
     """$DUOLOGUE_CACHE, or `duologue` in the user's cache folder ($XDG_CACHE_HOME). Nothing is created."""
     chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("duologue", appauthor=False)
+    return (
+        Path(os.path.expanduser(chosen))
+        if chosen
+        else platformdirs.user_cache_path("duologue", appauthor=False)
+    )
 
 
 def make_folder(path: Path) -> Path:
