@@ -155,3 +155,35 @@ def test_folders_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None
     file.write_text(json.dumps({"model": {"type": "Unigram"}}))
     with pytest.raises(UnsupportedModelError, match="'Unigram'"):
         Tokenizer.from_hf_folder(tmp_path)
+
+
+def tiny(folder: Path, **configs: Any) -> Path:
+    return save(folder, HfTokenizer(models.BPE({"a": 0, "b": 1}, [])), **configs)
+
+
+@pytest.mark.parametrize("ids", ["2", [2, "x"], True, [[]], 1.0])
+def test_an_end_token_that_is_no_id_is_named(ids: Any, tmp_path: Path) -> None:
+    folder = tiny(tmp_path, generation_config={"eos_token_id": ids})
+    with pytest.raises(
+        ModelLoadError, match=r"generation_config\.json: eos_token_id is .*, neither a token id"
+    ):
+        Tokenizer.from_hf_folder(folder)
+
+
+def test_an_end_token_may_be_said_not_to_be(tmp_path: Path) -> None:
+    assert Tokenizer.from_hf_folder(tiny(tmp_path, generation_config={"eos_token_id": -1})).eos_ids == set()
+
+
+def test_settings_of_generation_that_are_no_object_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"generation_config\.json is not a JSON object"):
+        Tokenizer.from_hf_folder(tiny(tmp_path, generation_config=3))
+
+
+@pytest.mark.parametrize("id_", [2**40, "5", -1])
+def test_an_added_token_whose_id_is_none_is_named(id_: Any, tmp_path: Path) -> None:
+    folder = tiny(tmp_path)
+    description = json.loads((folder / "tokenizer.json").read_text())
+    description["added_tokens"] = [{"id": id_, "content": "<x>", "special": True}]
+    (folder / "tokenizer.json").write_text(json.dumps(description))
+    with pytest.raises(ModelLoadError, match=r"added token '<x>' has the id"):
+        Tokenizer.from_hf_folder(folder)

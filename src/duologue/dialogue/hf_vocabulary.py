@@ -59,8 +59,10 @@ def _vocabulary(folder: Path, description: dict[str, Any]) -> Vocabulary:
     stops = {eos_id}
     for name in ("generation_config.json", "config.json"):
         settings = read_json(folder / name) or {}
-        stops.update(_ids(settings.get("eos_token_id")))
-        bos_id = bos_id if bos_id is not None else next(_ids(settings.get("bos_token_id")), None)
+        if not isinstance(settings, dict):
+            raise ModelLoadError(f"{folder / name} is not a JSON object")
+        stops.update(_ids(folder / name, settings, "eos_token_id"))
+        bos_id = bos_id if bos_id is not None else next(_ids(folder / name, settings, "bos_token_id"), None)
     stops |= {t.id for t in specials if t.control and t.text in END_OF_TURN_TEXTS}
     adds_bos = _template_adds(description.get("post_processor"), bos_id, ids)
     adds_bos = bool(config.get("add_bos_token", adds_bos))
@@ -91,6 +93,10 @@ def _special_token(folder: Path, entry: Mapping[str, Any]) -> SpecialToken:
             f"{folder / 'tokenizer.json'}: added token {entry['content']!r} is marked single_word, "
             "which is not supported"
         )
+    if type(entry["id"]) is not int or not 0 <= entry["id"] < 2**31:
+        raise ModelLoadError(
+            f"{folder / 'tokenizer.json'}: added token {entry['content']!r} has the id {entry['id']!r}"
+        )
     return SpecialToken(
         id=entry["id"],
         text=entry["content"],
@@ -108,8 +114,15 @@ def _id_of_text(token: Any, ids: Mapping[str, int]) -> int | None:
     return ids.get(token["content"] if isinstance(token, dict) else token)
 
 
-def _ids(value: Any) -> Iterator[int]:
-    yield from value if isinstance(value, list) else () if value is None else (value,)
+def _ids(file: Path, settings: Mapping[str, Any], name: str) -> Iterator[int]:
+    value = settings.get(name)
+    for token in value if isinstance(value, list) else () if value is None else (value,):
+        if type(token) is not int:
+            raise ModelLoadError(
+                f"{file}: {name} is {json.dumps(value)}, neither a token id nor a list of them"
+            )
+        if token >= 0:  # -1 is how some say that there is none
+            yield token
 
 
 def _parts(component: Any) -> Iterator[dict[str, Any]]:
