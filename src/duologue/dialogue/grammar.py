@@ -17,8 +17,8 @@ MAX_GRAMMAR_BYTES: dict[GrammarKind, int] = {
     "choice": 256 << 10,
     "call": 128 << 10,
 }
-"""What is larger may take a compiler minutes. A choice is one rule of texts, and a call mostly the schemas of functions, up to 128 of
-them: both cost less for their length than what a client shapes."""
+"""What is larger may take a compiler minutes. A choice is one rule of texts, and a call mostly the schemas of up to 128 functions:
+both cost less for their length than what a client shapes."""
 
 
 @dataclass(frozen=True)
