@@ -8,7 +8,7 @@ import click
 import pytest
 
 from duologue.cli.main import cli
-from duologue.cli.units import FiniteRange, parse_bytes
+from duologue.cli.units import FiniteRange, origin, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,29 @@ def float_options(command: click.Command) -> Iterator[click.Parameter]:
             assert child is not None
             yield from float_options(child)
     yield from (option for option in command.params if isinstance(option.type, click.types.FloatParamType))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["*", "null", "http://localhost:3000", "https://a.example", "chrome-extension://abc", "http://[::1]:80"],
+)
+def test_origins_as_browsers_send_them(text: str) -> None:
+    assert origin(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "localhost:3000",
+        "http://a.example/",
+        "http://a.example/path",
+        "http://A.example",
+        "http://",
+        "a b",
+        "http://u@a",
+    ],
+)
+def test_origins_that_no_browser_sends_are_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no origin"):
+        origin(text)

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from duologue.cli.examples import examples
 from duologue.cli.options import engine_options, load_engine
 from duologue.cli.served_models import NamedModel, NamedModelType, kv_budgets
-from duologue.cli.units import FiniteRange, positive_byte_size
+from duologue.cli.units import FiniteRange, origin, positive_byte_size
 
 if TYPE_CHECKING:
     from duologue.engine.engine import Engine
@@ -112,6 +112,7 @@ class _ServeCommand(click.Command):
 @click.option(
     "--cors-origin",
     metavar="ORIGIN",
+    type=origin,
     multiple=True,
     help="Let scripts of this origin call the API; '*': of any. Repeatable.",
 )

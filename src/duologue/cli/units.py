@@ -1,4 +1,4 @@
-"""Byte sizes and finite numbers on the command line."""
+"""Byte sizes, finite numbers and origins of web pages on the command line."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ def positive_byte_size(text: str) -> int:
     if size_bytes < 1:
         raise click.BadParameter(f"'{text}' must be more than nothing")
     return size_bytes
+
+
+def origin(text: str) -> str:
+    """What a browser calls the site of a page, or `*`: one spelled otherwise would be no page's, and nobody would be told."""
+    if text in ("*", "null") or re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@A-Z]+", text):
+        return text
+    raise click.BadParameter(
+        f"'{text}' is no origin; write it as browsers do: a scheme and a host in small letters, a port if it is not the usual one, "
+        "and no path, for example http://localhost:3000"
+    )
 
 
 class FiniteRange(click.FloatRange):
