@@ -84,7 +84,7 @@ def local_spec(name: str) -> ModelSpec:
     if source.path.is_dir():
         try:
             config = json.loads((source.path / CONFIG_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ModelLoadError(
                 f"{source.path / CONFIG_FILE} cannot be read ({error}); fetch it again"
             ) from None
