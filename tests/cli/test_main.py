@@ -10,7 +10,7 @@ import pytest
 
 import duologue
 from duologue.cli.main import _COMMANDS, cli
-from tests.cli.processes import environment, run
+from tests.cli.processes import command, environment, run
 
 
 def test_version() -> None:
@@ -89,3 +89,19 @@ def test_wrong_usage_is_explained(arguments: list[str], says: str) -> None:
     assert result.returncode == 2
     assert says in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize("arguments", [("models", "list"), ("config", "show", "serve")])
+def test_output_that_cannot_be_written_is_one_line(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command(*arguments),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            timeout=120,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: the output cannot be written: no space left on device\n"

@@ -6,6 +6,7 @@ one-line help for that reason.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 
@@ -91,4 +92,15 @@ def main() -> None:
         # The reader of our output is gone (`duologue ... | head`); the interpreter must not try to flush.
         sys.stdout = None
         code = 141
+    except OSError as error:
+        if error.filename is not None or error.errno not in (
+            errno.ENOSPC,
+            errno.EIO,
+            errno.EFBIG,
+            errno.EDQUOT,
+        ):
+            raise
+        sys.stdout = None  # what is left in it must not be tried again
+        click.echo(f"error: the output cannot be written: {(error.strerror or str(error)).lower()}", err=True)
+        code = 1
     sys.exit(code)
