@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from typing import Any
 
 import httpx
 import pytest
 
+from duologue import Engine
 from duologue.engine.sampling_params import SamplingParams
+from duologue.server.prompts import Prompts
 from tests.server.conftest import RunningServer
 
 
@@ -116,3 +120,48 @@ def test_tokens_of_texts_and_messages_and_back(served: RunningServer) -> None:
     assert tokenize(prompt="a", model="gpt-4")["error"]["code"] == "model_not_found"
     wrong = httpx.post(served.url + "detokenize", json={"tokens": [-1]}).json()
     assert wrong["error"]["param"] == "tokens[0]"
+
+
+def test_ids_that_the_model_does_not_have(served: RunningServer) -> None:
+    tokenizer, vocab_size = served.engine.tokenizer, served.engine.spec.vocab_size
+
+    def error(tokens: list[int]) -> Any:
+        response = httpx.post(served.url + "detokenize", json={"tokens": tokens}, timeout=60)
+        assert response.status_code == 400
+        return response.json()["error"]
+
+    for token in (vocab_size, 2**31 - 1):
+        found = error([0, token])
+        assert (found["param"], found["code"]) == ("tokens[1]", "invalid_value")
+        assert str(token) in found["message"]
+    assert error([1] * (served.engine.context_tokens + 1))["code"] == "context_length_exceeded"
+    assert tokenizer.token_bytes(2**31 - 1) == b""
+    assert 2**31 - 1 not in tokenizer._bytes
+
+
+def test_as_many_ids_as_the_context_has(served: RunningServer) -> None:
+    count = served.engine.context_tokens
+    tokens = served.engine.tokenizer.encode("word " * count)[:count]
+    back = httpx.post(served.url + "detokenize", json={"tokens": tokens}, timeout=60).json()
+    assert back == {"prompt": served.engine.tokenizer.decode(tokens, skip_special=False)}
+
+
+def test_many_short_texts_leave_the_event_loop(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+    encode = tiny_engine.tokenizer.encode
+
+    def noted(*args: Any, **options: Any) -> list[int]:
+        threads.add(threading.get_ident())
+        return encode(*args, **options)
+
+    async def main() -> None:
+        prompts = Prompts(tiny_engine)
+        few = await prompts.encode_texts(["word " * 20] * 2)
+        assert threads == {threading.get_ident()}
+        threads.clear()
+        assert await prompts.encode_texts(["word " * 20] * 200) == few * 100
+        assert threads
+        assert threading.get_ident() not in threads
+
+    monkeypatch.setattr(tiny_engine.tokenizer, "encode", noted)
+    asyncio.run(main())

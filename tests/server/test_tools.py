@@ -194,3 +194,25 @@ def test_a_schema_that_cannot_be_compiled_is_refused(tooled: RunningServer) -> N
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "tools"
     assert tooled.post(max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/cache/lookup", "tokenize"])
+@pytest.mark.parametrize(
+    "field", ["tools", "messages[1].tool_calls[0].function.arguments", "messages[0].name"]
+)
+def test_what_cannot_fit_is_refused_by_name(tooled: RunningServer, path: str, field: str) -> None:
+    long = "x y " * 1_000_000
+    name: dict[str, Any] = {"name": long} if field == "messages[0].name" else {}
+    body: dict[str, Any] = {
+        "model": tooled.engine.model_name,
+        "messages": [{"role": "user", "content": "Hi", **name}],
+    }
+    if field == "tools":
+        body["tools"] = [WEATHER, {"type": "function", "function": {"name": "f", "description": long}}]
+    elif not name:
+        call = {"type": "function", "function": {"name": "time", "arguments": json.dumps({"a": long})}}
+        body["messages"] += [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    response = httpx.post(tooled.url + path, json=body, timeout=60)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", field)

@@ -200,7 +200,9 @@ class Tokenizer:
         """
         known = self._bytes.get(token_id)
         if known is None:
-            known = self._bytes[token_id] = self._token_bytes(token_id)
+            known = self._token_bytes(token_id)
+            if token_id < self.vocab_size:  # there is no end to the others
+                self._bytes[token_id] = known
         return known
 
     def _token_bytes(self, token_id: int) -> bytes:

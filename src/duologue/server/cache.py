@@ -38,7 +38,7 @@ class CacheLookup:
             request = await parsed(parse_chat_request, body)
             model = self._models[request.model]
             if request.uses_tools:
-                assert model.tools is not None  # raises for a template that does not know them
+                model.require_tools()
             cache_scope = request.cache_scope(tenant_of(scope))
             prompt = await model.prompts.encode(request, cache_scope, only_look=True)
             matched_tokens = model.cache.matched_tokens(prompt, cache_scope)

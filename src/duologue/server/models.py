@@ -59,6 +59,10 @@ class ServedModel:
             )
         return self._tools
 
+    def require_tools(self) -> None:
+        """Raises `InvalidRequestError` when its template shows no tools, or not in a way that is known."""
+        _ = self.tools
+
     @cached_property
     def _tools(self) -> ToolFormat | None:
         return find_tool_format(self.engine.template)

@@ -35,7 +35,7 @@ class TextCompletions(CompletionEndpoint):
         params = await self._prepare(
             model.engine, request.sampling_params(), choices, request.structure_param
         )
-        jobs = [Job(await _ids(model, prompt)) for prompt in request.prompt]
+        jobs = [Job(ids) for ids in await _ids(model, request.prompt)]
         scope = request.cache_scope(tenant)
         with (
             model.cache.running(scope) as running,
@@ -52,8 +52,10 @@ class TextCompletions(CompletionEndpoint):
             return await reply(generation, replies, send)
 
 
-async def _ids(model: ServedModel, prompt: TextPrompt) -> Sequence[int]:
-    return await model.prompts.encode_text(prompt) if isinstance(prompt, str) else prompt
+async def _ids(model: ServedModel, prompts: Sequence[TextPrompt]) -> list[Sequence[int]]:
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    encoded = iter(await model.prompts.encode_texts(texts))
+    return [next(encoded) if isinstance(prompt, str) else prompt for prompt in prompts]
 
 
 class _TextReplies(Replies):
