@@ -134,7 +134,7 @@ def test_a_client_that_sends_on_still_sees_that_its_body_is_too_large(served: Ru
     host, port = served.url.removeprefix("http://").rstrip("/").split(":")
     body = b" " * (9 * 1024 * 1024)
     with socket.create_connection((host, int(port)), timeout=60) as connection:
-        head = f"POST {_CHAT} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST {_CHAT} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     assert b" 413 " in answer.split(b"\r\n")[0]
@@ -184,4 +184,4 @@ def test_a_client_that_leaves_in_the_middle_of_its_request(
 ) -> None:
     address = urlsplit(served.url)
     with socket.create_connection((address.hostname, address.port), timeout=10) as raw:
-        raw.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        raw.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")

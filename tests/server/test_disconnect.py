@@ -18,7 +18,7 @@ def raw_request(served: RunningServer, *, stream: bool) -> socket.socket:
     address = urlsplit(served.url)
     body = json.dumps(served.chat_body(stream=stream, ignore_eos=True)).encode()
     connection = socket.create_connection((address.hostname, address.port), timeout=30)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
     return connection
 

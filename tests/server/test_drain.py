@@ -91,7 +91,9 @@ def test_a_request_that_never_arrives_whole_is_dropped_without_a_traceback(
     with running_server(tiny_engine, drain_timeout_s=0.2) as served:
         address = httpx.URL(served.url)
         with socket.create_connection((address.host, address.port or 80), timeout=60) as client:
-            client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            client.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+            )
             time.sleep(0.2)  # until the server waits for the rest
             served.server.stop()
             served.thread.join(30)

@@ -117,7 +117,9 @@ class _ServeCommand(click.Command):
     help="Let scripts of this origin call the API; '*': of any. Repeatable.",
 )
 @click.option(
-    "--allow-anonymous", is_flag=True, help="Listen beyond this machine though everybody may use the server."
+    "--allow-anonymous",
+    is_flag=True,
+    help="Without keys, listen beyond this machine, or answer to any host name and web page.",
 )
 @click.option("--access-log", is_flag=True, help="Log every request.")
 def serve(
@@ -200,6 +202,8 @@ def serve(
             drain_timeout_s=drain_timeout,
             limits=Limits(max_body, max_waiting, max_wait),
             cors_origins=cors_origin,
+            host=host,
+            any_host=allow_anonymous,
             access_log=access_log,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from duologue.server.chat_completions import ChatCompletions
 from duologue.server.flight import Flights
 from duologue.server.http import send_error, send_json, send_response
 from duologue.server.limits import Limits
+from duologue.server.local_only import LocalOnly
 from duologue.server.mailbox import Postman
 from duologue.server.metrics import Metrics
 from duologue.server.models import ServedModel, ServedModels
@@ -78,10 +79,12 @@ def create_service(
     tenants: Tenants,
     limits: Limits | None = None,
     cors_origins: Sequence[str] = (),
+    local_names: Collection[str] | None = None,
 ) -> Service:
     """Builds the application for engines by the names that clients use. To be called on the event loop that will serve it.
 
-    `cors_origins` are the other origins whose scripts may call the API; "*" is any.
+    `cors_origins` are the other origins whose scripts may call the API; "*" is any. With `local_names` other pages are
+    kept out altogether (`LocalOnly`).
     """
     limits = limits or Limits()
     flights = Flights()
@@ -124,6 +127,8 @@ def create_service(
         outer = CORSMiddleware(
             outer, allow_origins=cors_origins, allow_methods=["GET", "POST", "DELETE"], allow_headers=["*"]
         )
+    if local_names is not None:
+        outer = LocalOnly(outer, local_names, cors_origins)
     return Service(outer, flights, metrics, models)
 
 

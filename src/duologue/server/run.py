@@ -22,6 +22,7 @@ from duologue.api.tenants import AnonymousTenants, KeyFileTenants
 from duologue.dialogue.default_template import DEFAULT_WARNING
 from duologue.dialogue.template_lint import lint_template
 from duologue.server.app import Service, create_service
+from duologue.server.bind import is_loopback
 
 if TYPE_CHECKING:
     from duologue.api.tenants import Tenants
@@ -54,9 +55,15 @@ class Server:
         drain_timeout_s: float = 30.0,
         limits: Limits | None = None,
         cors_origins: Sequence[str] = (),
+        host: str = "localhost",
+        any_host: bool = False,
         access_log: bool = False,
     ) -> None:
-        """`engines` by the names that clients use; a single one may go by its own."""
+        """`engines` by the names that clients use; a single one may go by its own.
+
+        Without tenants and on a loopback address, requests to other names than this machine's (`host` is one), or from pages of
+        other origins, are refused unless `any_host`.
+        """
         self._engines = engines if isinstance(engines, Mapping) else {engines.model_name: engines}
         self._sock = sock
         self._tenants: Tenants = tenants or AnonymousTenants()
@@ -64,6 +71,8 @@ class Server:
         self._drain_timeout_s = drain_timeout_s
         self._limits = limits
         self._cors_origins = tuple(cors_origins)
+        is_open = isinstance(self._tenants, AnonymousTenants) and not any_host
+        self._local_names = (host,) if is_open and is_loopback(sock) else None
         self._access_log = access_log
         self._loop: asyncio.AbstractEventLoop | None = None
         self._service: Service | None = None
@@ -87,7 +96,9 @@ class Server:
 
     async def _serve(self, on_ready: Callable[[], None], handle_signals: bool) -> None:
         self._loop = loop = asyncio.get_running_loop()
-        self._service = create_service(self._engines, self._tenants, self._limits, self._cors_origins)
+        self._service = create_service(
+            self._engines, self._tenants, self._limits, self._cors_origins, self._local_names
+        )
         if self._warmer is not None:
             self._service.flights.warming = True
             for model, scope in self._warmer.scopes:
