@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from duologue import Engine
+from duologue.engine import grammars
 from duologue.server.limits import Limits
 from tests.server.conftest import RunningServer, running_server, unique, wait_until
 from tests.server.test_metrics import scrape_labelled
@@ -115,7 +116,12 @@ def test_a_full_queue_says_so_and_others_go_on(gate: Gate) -> None:
         wait_until(lambda: gate.engine.stats().running == 1)
         threads.append(post_later(server, results))
         wait_until(lambda: gate.engine.waiting == 1)
-        for fields in ({}, {"stream": True}):
+        # What is refused is not looked at: neither its grammar is compiled nor its prompt encoded.
+        wrong = {
+            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": 5}}}
+        }
+        long = {"messages": [{"role": "user", "content": "word " * gate.engine.context_tokens}]}
+        for fields in ({}, {"stream": True}, wrong, long):
             refused = server.post(**fields)
             assert refused.status_code == 429
             assert refused.headers["retry-after"] == "1"
@@ -156,3 +162,14 @@ def test_scripts_of_other_pages_need_permission(tiny_engine: Engine) -> None:
         assert reply.headers["access-control-allow-origin"] == origin
         other = httpx.get(server.url + "v1/models", headers={"origin": "https://other.example"})
         assert "access-control-allow-origin" not in other.headers
+
+
+def test_too_many_grammars_at_once_are_the_servers_load(
+    tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammars, "_MOST_COMPILING", 0)
+    with running_server(tiny_engine) as server:
+        refused = server.post(structured_outputs={"regex": "never compiled before"})
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "1"
+        assert refused.json()["error"]["code"] == "overloaded"

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from duologue.dialogue.grammar import Grammar
 from duologue.dialogue.tokenizer import Tokenizer
 from duologue.engine.schema_cost import refuse_costly_lark, refuse_costly_schema
-from duologue.errors import InvalidRequestError
+from duologue.errors import CapacityError, InvalidRequestError
 from duologue.kernels.sampling import mask_words
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ class Grammars:
     def start(self, grammar: Grammar, *, param: str | None = None) -> ReplyGrammar:
         """The beginning of a reply, compiled if need be: some milliseconds, the first grammar of all up to a second.
 
-        Raises InvalidRequestError naming `param` for a grammar that is wrong, unsupported or beyond the limits.
+        Raises InvalidRequestError naming `param` for a grammar that is wrong, unsupported or beyond the limits, CapacityError
+        while too many others are being compiled.
         """
         with self._lock:
             compiled = self._compiled.get(grammar)
@@ -160,9 +161,7 @@ class Grammars:
         with self._lock:
             self._compiling = [thread for thread in self._compiling if thread.is_alive()]
             if len(self._compiling) >= _MOST_COMPILING:
-                raise InvalidRequestError(
-                    "too many grammars are being compiled; try again later", param=param, code="overloaded"
-                )
+                raise CapacityError("too many grammars are being compiled; try again later")
             thread = threading.Thread(
                 target=lambda: done.put(self._compiled_or_why(grammar)), name="duologue-grammar", daemon=True
             )

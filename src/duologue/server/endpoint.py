@@ -115,8 +115,10 @@ class CompletionEndpoint(ABC):
     async def _prepare(self, engine: Engine, params: SamplingParams, n: int, param: str) -> SamplingParams:
         """Compiles the grammar, and draws a seed where several choices need a common one.
 
-        Raises `InvalidRequestError` that names `param` for a grammar that cannot be compiled.
+        Raises `InvalidRequestError` that names `param` for a grammar that cannot be compiled, `CapacityError`, and `HttpError` 429
+        when the queue is full: that is asked again at the end, but no work should go before it.
         """
+        self._limits.refuse_when_full(engine, n)
         if params.grammar is not None:
             try:
                 await asyncio.get_running_loop().run_in_executor(None, engine.compile_grammar, params.grammar)
