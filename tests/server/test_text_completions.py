@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from duologue import Engine
+from duologue.api.logprobs import TextLogprobs
+from duologue.engine.events import TokenLogprob
 from duologue.engine.sampling_params import SamplingParams
 from duologue.server.prompts import Prompts
 from tests.server.conftest import RunningServer
@@ -62,7 +64,34 @@ def test_log_probabilities_of_text(served: RunningServer) -> None:
     found = reply["choices"][0]["logprobs"]
     assert len(found["tokens"]) == len(found["token_logprobs"]) == len(found["text_offset"]) == 4
     assert found["text_offset"][0] == 0
-    assert all(1 <= len(top) <= 2 for top in found["top_logprobs"])
+    assert all(2 <= len(top) <= 3 for top in found["top_logprobs"])
+
+
+def test_the_chosen_token_is_among_the_likeliest(served: RunningServer) -> None:
+    fields = {"prompt": "a", "max_tokens": 8, "temperature": 2, "seed": 1, "ignore_eos": True}
+    for number in (0, 1):
+        found = complete(served, logprobs=number, **fields).json()["choices"][0]["logprobs"]
+        chosen = zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True)
+        for token, logprob, top in chosen:
+            assert top[token] == logprob
+            assert 1 <= len(top) <= number + 1
+
+
+def test_parts_of_characters_are_told_apart(served: RunningServer) -> None:
+    tokenizer = served.engine.tokenizer
+    tokens = [tokenizer.encode("a")[0], *tokenizer.encode("\u01c3")[-2:], tokenizer.encode("b")[0]]
+    parts = [tokenizer.token_bytes(token) for token in tokens]
+    assert [len(part) for part in parts[1:3]] == [1, 1]
+    logprobs = TextLogprobs(tokenizer)
+    entries = [TokenLogprob(token, -1.0, ((tokens[1], -2.0), (tokens[2], -3.0))) for token in tokens]
+    found = [logprobs.of(entries[:2]), logprobs.of(entries[2:])]  # as a stream cuts them
+    spelled = [token for part in found for token in part["tokens"]]
+    assert spelled[1:3] == ["bytes:\\xc7", "bytes:\\x83"]
+    assert set(found[0]["top_logprobs"][0]) == {spelled[0], *spelled[1:3]}
+    text = b"".join(parts).decode()
+    offsets = [offset for part in found for offset in part["text_offset"]]
+    start = text.index("\u01c3")
+    assert offsets == [0, start, start, start + 1]
 
 
 @pytest.mark.parametrize(

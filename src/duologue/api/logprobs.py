@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,23 +34,40 @@ def _token(tokenizer: Tokenizer, token_id: int, logprob: float) -> dict[str, Any
     }
 
 
-def text_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
-    """A text choice's `logprobs`; `offset` is the place of its first token, in characters."""
-    tokens = [_spelling(tokenizer, entry.token_id) for entry in entries]
-    offsets = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token)
-    return {
-        "tokens": tokens,
-        "token_logprobs": [max(entry.logprob, _LEAST) for entry in entries],
-        "top_logprobs": [
-            {_spelling(tokenizer, token): max(logprob, _LEAST) for token, logprob in entry.top}
-            for entry in entries
-        ],
-        "text_offset": offsets,
-    }
+class TextLogprobs:
+    """A text choice's `logprobs`, entry after entry."""
 
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
 
-def _spelling(tokenizer: Tokenizer, token_id: int) -> str:
-    return tokenizer.token_bytes(token_id).decode("utf-8", "replace")
+    def of(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """The object of the next entries.
+
+        `text_offset` counts characters of the reply; a token that is a part of one stands where that begins. The chosen token is
+        among `top_logprobs` always.
+        """
+        offsets = []
+        for entry in entries:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(self._tokenizer.token_bytes(entry.token_id)))
+        return {
+            "tokens": [self._spelling(entry.token_id) for entry in entries],
+            "token_logprobs": [max(entry.logprob, _LEAST) for entry in entries],
+            "top_logprobs": [self._top(entry) for entry in entries],
+            "text_offset": offsets,
+        }
+
+    def _top(self, entry: TokenLogprob) -> dict[str, float]:
+        top = {token: max(logprob, _LEAST) for token, logprob in entry.top}
+        top.setdefault(entry.token_id, max(entry.logprob, _LEAST))
+        return {self._spelling(token): logprob for token, logprob in top.items()}
+
+    def _spelling(self, token_id: int) -> str:
+        """Its text, or its bytes as OpenAI writes those of a part of a character: different tokens are different keys."""
+        data = self._tokenizer.token_bytes(token_id)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)

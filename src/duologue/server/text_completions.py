@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from duologue.api.logprobs import text_logprobs
+from duologue.api.logprobs import TextLogprobs
 from duologue.api.text import TextCompletionRequest, TextPrompt, parse_text_request
 from duologue.api.text_replies import TextChoice, TextChunks, text_completion
 from duologue.errors import InvalidRequestError
@@ -71,7 +71,7 @@ class _TextReplies(Replies):
             ]
         self._header = new_header("cmpl", model.name)
         choices = len(jobs) * request.n
-        self._offsets = [0] * choices
+        self._logprobs = [TextLogprobs(self._tokenizer) for _ in range(choices)]
         self._chunks = TextChunks(self._header, choices=choices, with_usage=request.include_usage)
 
     def whole(self, generation: Generation) -> bytes:
@@ -79,7 +79,7 @@ class _TextReplies(Replies):
             TextChoice(
                 self._echoes[choice.index // self._n] + choice.text,
                 choice.finish_reason,
-                text_logprobs(self._tokenizer, choice.logprobs, 0) if self._with_logprobs else None,
+                self._logprobs[choice.index].of(choice.logprobs) if self._with_logprobs else None,
             )
             for choice in generation.choices
         ]
@@ -97,8 +97,7 @@ class _TextReplies(Replies):
         logprobs = None
         if self._with_logprobs:
             entries = [entry for _, event, _ in arrivals for entry in event.logprobs]
-            logprobs = text_logprobs(self._tokenizer, entries, self._offsets[choice.index])
-            self._offsets[choice.index] += sum(map(len, logprobs["tokens"]))
+            logprobs = self._logprobs[choice.index].of(entries)
         chunk = b""
         if text or (logprobs is not None and logprobs["tokens"]):
             chunk = self._chunks.delta(text, choice.index, logprobs)
