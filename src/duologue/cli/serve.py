@@ -100,7 +100,7 @@ class _ServeCommand(click.Command):
     type=click.IntRange(0),
     default=256,
     show_default=True,
-    help="Most requests that wait for memory, for each model.",
+    help="Most choices that wait for memory, for each model; a request that finds nobody waiting is let in whole.",
 )
 @click.option(
     "--max-wait",

@@ -16,7 +16,8 @@ _TRY_AGAIN = "Try again later, or ask for less at once."
 
 @dataclass(frozen=True)
 class Limits:
-    """`max_waiting` requests of each model may wait for memory, each for `max_wait_s` before it starts."""
+    """`max_waiting` choices of each model may wait for memory, each for `max_wait_s` before it starts; a request that finds nobody
+    waiting is let in whole."""
 
     max_body_bytes: int = MAX_BODY_BYTES
     max_waiting: int = 256
