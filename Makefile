@@ -51,4 +51,4 @@ bench: $(STAMP) ## Measure the kernels and the engine on this machine
 	$(BIN)/duologue bench engine $(MODEL)
 
 clean: ## Remove what make made (downloaded models stay in the cache folder)
-	rm -rf $(VENV) build .venv-torch .venv-clients
+	rm -rf $(VENV) build .venv-torch .venv-clients .venv-emulated .venv-sanitize

@@ -171,6 +171,7 @@ def test_a_reply_can_be_sent_back_whole() -> None:
         {"n": 1, "logprobs": False, "top_logprobs": 0, "logit_bias": {}, "tools": [], "tool_choice": "none"},
         {"frequency_penalty": 0, "presence_penalty": 0.0, "response_format": {"type": "text"}},
         {"modalities": ["text"], "reasoning_effort": "none"},
+        {"reasoning_effort": "medium", "verbosity": "medium", "length_penalty": 1.0},
         {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
     ],
 )
@@ -186,6 +187,8 @@ def test_fields_that_change_nothing_are_accepted(fields: dict[str, Any]) -> None
         ("audio", {"voice": "a"}),
         ("reasoning_effort", "high"),
         ("verbosity", "low"),
+        ("length_penalty", True),
+        ("functions", 0),
         ("web_search_options", {}),
     ],
 )

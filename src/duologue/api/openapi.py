@@ -7,8 +7,7 @@ into the context) is in the 400 of each operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pydantic import BaseModel
 
@@ -17,26 +16,9 @@ from duologue.api.chat import ChatCompletionRequest
 from duologue.api.openapi_replies import TEXT, Schema, ref, reply_schemas
 from duologue.api.text import TextCompletionRequest
 from duologue.api.tokenization import DetokenizeRequest, TokenizeRequest
-from duologue.api.unsupported import CHAT_FIELDS, HARMLESS, TEXT_FIELDS
+from duologue.api.unsupported import CHAT_FIELDS, HARMLESS, TEXT_FIELDS, NeutralValues
 
 _NO_EFFECT = {"description": "Accepted without effect."}
-# The values that ask for nothing, of fields that are not implemented.
-_NEUTRAL = {
-    "audio": [None, False, [], {}],
-    "function_call": [None, "none", "auto"],
-    "functions": [None, False, [], {}],
-    "modalities": [None, ["text"]],
-    "reasoning_effort": [None, "none"],
-    "verbosity": [None, False, [], {}],
-    "web_search_options": [None],
-    "suffix": [None, ""],
-    "early_stopping": [None, False, [], {}],
-    "include_stop_str_in_output": [None, False, [], {}],
-    "length_penalty": [None, 1],
-    "skip_special_tokens": [None, True],
-    "spaces_between_special_tokens": [None, True, False],
-    "use_beam_search": [None, False, [], {}],
-}
 
 
 def openapi_document(models: Sequence[str]) -> Schema:
@@ -63,7 +45,7 @@ def openapi_document(models: Sequence[str]) -> Schema:
 
 
 def _request_schemas(
-    kind: type[BaseModel], refused: Mapping[str, Callable[[Any], bool]], models: Sequence[str]
+    kind: type[BaseModel], refused: NeutralValues, models: Sequence[str]
 ) -> dict[str, Schema]:
     schema = kind.model_json_schema(ref_template=ref("{model}")["$ref"], by_alias=True)
     parts: dict[str, Schema] = schema.pop("$defs", {})
@@ -76,7 +58,7 @@ def _request_schemas(
         if name not in required and {"type": "null"} not in described.get("anyOf", ()):
             properties[name] = {"anyOf": [described, {"type": "null"}]}
     properties |= dict.fromkeys(sorted(HARMLESS), _NO_EFFECT)
-    properties |= {name: {"enum": _NEUTRAL[name], **_NO_EFFECT} for name in refused}
+    properties |= {name: {"enum": [None, *values], **_NO_EFFECT} for name, values in refused.items()}
     return {**parts, kind.__name__: schema}
 
 

@@ -7,7 +7,7 @@ implemented is refused by name unless its value asks for nothing, because a repl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from duologue.errors import InvalidRequestError
@@ -25,43 +25,43 @@ HARMLESS = frozenset(
 )
 
 
-def _empty(value: Any) -> bool:
-    return value is None or value is False or value == [] or value == {}
+NeutralValues = Mapping[str, tuple[Any, ...]]
+"""Of each field the values that ask for nothing; a null always does."""
 
+_EMPTY: tuple[Any, ...] = (False, [], {})
 
-def _one_of(*neutral: Any) -> Callable[[Any], bool]:
-    return lambda value: value is None or any(type(value) is type(n) and value == n for n in neutral)
-
-
-_Neutral = Mapping[str, Callable[[Any], bool]]  # name -> does this value ask for nothing?
-
-_VLLM: _Neutral = {
-    "early_stopping": _empty,
-    "include_stop_str_in_output": _empty,
-    "length_penalty": _one_of(1, 1.0),
-    "skip_special_tokens": _one_of(True),
-    "spaces_between_special_tokens": lambda value: isinstance(value, bool),  # none are shown
-    "use_beam_search": _empty,
+_VLLM: NeutralValues = {
+    "early_stopping": _EMPTY,
+    "include_stop_str_in_output": _EMPTY,
+    "length_penalty": (1,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True, False),  # none are shown
+    "use_beam_search": _EMPTY,
 }
 """Fields that clients of vLLM send with the values that are its defaults."""
 
-CHAT_FIELDS: _Neutral = {
+CHAT_FIELDS: NeutralValues = {
     **_VLLM,
-    "audio": _empty,
-    "function_call": _one_of("none", "auto"),
-    "functions": _empty,
-    "modalities": _one_of(["text"]),
-    "reasoning_effort": _one_of("none"),
-    "verbosity": _empty,
-    "web_search_options": lambda value: value is None,
+    "audio": _EMPTY,
+    "function_call": ("none", "auto"),
+    "functions": _EMPTY,
+    "modalities": (["text"],),
+    "reasoning_effort": ("none", "medium"),  # the latter is OpenAI's default
+    "verbosity": ("medium",),  # OpenAI's default
+    "web_search_options": (),
 }
 """Of chats: OpenAI's fields that are not implemented."""
 
-TEXT_FIELDS: _Neutral = {**_VLLM, "suffix": _one_of("")}
+TEXT_FIELDS: NeutralValues = {**_VLLM, "suffix": ("",)}
 """Of text completions."""
 
 
-def implemented_fields(fields: Mapping[str, Any], refused: _Neutral) -> dict[str, Any]:
+def _asks_nothing(value: Any, neutral: tuple[Any, ...]) -> bool:
+    # In Python False equals 0 and True equals 1.
+    return any(value == known and isinstance(value, bool) == isinstance(known, bool) for known in neutral)
+
+
+def implemented_fields(fields: Mapping[str, Any], refused: NeutralValues) -> dict[str, Any]:
     """`fields` without the harmless and the neutral ones; a null counts as an absent field.
 
     Raises `InvalidRequestError` with code `unsupported_parameter` on a field that would change the reply.
@@ -70,10 +70,10 @@ def implemented_fields(fields: Mapping[str, Any], refused: _Neutral) -> dict[str
     for name, value in fields.items():
         if name in HARMLESS or value is None:
             continue
-        asks_nothing = refused.get(name)
-        if asks_nothing is None:
+        neutral = refused.get(name)
+        if neutral is None:
             kept[name] = value
-        elif not asks_nothing(value):
+        elif not _asks_nothing(value, neutral):
             raise InvalidRequestError(
                 f"Unsupported parameter: '{name}' with this value is not supported; leave it out.",
                 param=name,
