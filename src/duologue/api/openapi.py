@@ -14,6 +14,7 @@ from pydantic import BaseModel
 import duologue
 from duologue.api.chat import ChatCompletionRequest
 from duologue.api.openapi_replies import TEXT, Schema, ref, reply_schemas
+from duologue.api.structure import OLDER_SPELLINGS
 from duologue.api.text import TextCompletionRequest
 from duologue.api.tokenization import DetokenizeRequest, TokenizeRequest
 from duologue.api.unsupported import CHAT_FIELDS, HARMLESS, TEXT_FIELDS, NeutralValues
@@ -59,12 +60,32 @@ def _request_schemas(
             properties[name] = {"anyOf": [described, {"type": "null"}]}
     properties |= dict.fromkeys(sorted(HARMLESS), _NO_EFFECT)
     properties |= {name: {"enum": [None, *values], **_NO_EFFECT} for name, values in refused.items()}
+    if "structured_outputs" in properties:
+        current = parts["StructuredOutputs"]["properties"]
+        properties |= {older: current[name] for older, name in OLDER_SPELLINGS.items()}
+    if kind is TextCompletionRequest:
+        properties["best_of"] = {"type": ["integer", "null"], "description": "As many as `n`."}
+    if "ChatMessage" in parts:
+        _take_replies(parts["ChatMessage"])
     return {**parts, kind.__name__: schema}
+
+
+def _take_replies(message: Schema) -> None:
+    """Adds what a reply has that is sent back whole."""
+    null: Schema = {"type": "null"}
+    properties: dict[str, Schema] = message["properties"]
+    properties["content"] = {"anyOf": [properties["content"], null]}
+    properties |= {"refusal": _NO_EFFECT, "annotations": _NO_EFFECT, "audio": null, "function_call": null}
+    message["required"] = ["role"]
+    has_text = {"properties": {"content": {"type": ["string", "array"]}}, "required": ["content"]}
+    calls = {"role": {"const": "assistant"}, "tool_calls": {"type": "array", "minItems": 1}}
+    message["anyOf"] = [has_text, {"properties": calls, "required": ["tool_calls"]}]
 
 
 _ERRORS = {
     400: "The request is wrong; `param` names the field",
     401: "No valid API key",
+    403: "Not this machine's name, or another page's script, on a server without keys",
     404: "An unknown model",
     413: "The body is too large",
     429: "The queue is full, or the wait was too long",
@@ -92,7 +113,7 @@ def _operation(
         "summary": summary,
         "responses": {
             "200": answer,
-            **{str(status): _answer("Error", _ERRORS[status]) for status in errors},
+            **{str(status): _answer("Error", _ERRORS[status]) for status in (*errors, 403)},
         },
     }
     if body is not None:

@@ -13,7 +13,7 @@ from duologue.errors import InvalidRequestError
 
 MAX_CHOICES = 10_000
 _Strict = ConfigDict(strict=True, extra="forbid", frozen=True)
-_OLDER_SPELLINGS = {f"guided_{name}": name for name in ("json", "regex", "choice", "grammar")}
+OLDER_SPELLINGS = {f"guided_{name}": name for name in ("json", "regex", "choice", "grammar")}
 
 
 class JsonSchemaFormat(BaseModel):
@@ -107,8 +107,8 @@ def with_structured_outputs(fields: dict[str, Any]) -> dict[str, Any]:
 
     Raises `InvalidRequestError` when there are both or several.
     """
-    older = {name: fields[name] for name in _OLDER_SPELLINGS if fields.get(name) is not None}
-    kept = {name: value for name, value in fields.items() if name not in _OLDER_SPELLINGS}
+    older = {name: fields[name] for name in OLDER_SPELLINGS if fields.get(name) is not None}
+    kept = {name: value for name, value in fields.items() if name not in OLDER_SPELLINGS}
     if not older:
         return kept
     if len(older) > 1 or kept.get("structured_outputs") is not None:
@@ -119,4 +119,4 @@ def with_structured_outputs(fields: dict[str, Any]) -> dict[str, Any]:
             code="invalid_value",
         )
     ((name, value),) = older.items()
-    return {**kept, "structured_outputs": {_OLDER_SPELLINGS[name]: value}}
+    return {**kept, "structured_outputs": {OLDER_SPELLINGS[name]: value}}
