@@ -61,6 +61,16 @@ def test_as_json_with_every_command_and_no_secrets(duologue: CommandLine) -> Non
     assert "hush" not in duologue("config", "show", DUOLOGUE_CONFIG="settings.toml")[1]
 
 
+def test_the_argument_goes_before_settings_of_its_name(duologue: CommandLine) -> None:
+    def row(*arguments: str) -> list[str]:
+        _, out, _ = duologue("config", "show", "serve", *arguments, DUOLOGUE_SERVE_MODEL="x=other.gguf")
+        (found,) = [line.split() for line in out.splitlines() if line.startswith("model ")]
+        return found
+
+    assert row("m.gguf") == ["model", "m.gguf", "flag", "MODEL"]
+    assert row() == ["model", "x=other.gguf", "environment", "DUOLOGUE_SERVE_MODEL"]
+
+
 def test_a_group_shows_its_commands(duologue: CommandLine) -> None:
     _, out, _ = duologue("config", "show", "bench")
     tables = re.findall(r"^\[(.*)\]$", out, re.MULTILINE)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from duologue.cli.config_file import CONFIG_VARIABLE, ConfigFile, KeyPath, default_config_path
 from duologue.cli.config_keys import Setting, leaf_commands, settings_of
@@ -133,6 +134,10 @@ class _Row:
         self.setting = setting
         self.origin: Origin = origin_of(setting, ctx.get_parameter_source(name), file)
         self.value: Any = "***" if setting.is_secret and ctx.params[name] else ctx.params[name]
+        argument = _argument_instead(setting, ctx)
+        if argument is not None:
+            self.value = ctx.params[argument]
+            self.origin = Origin("flag", argument.upper())
         self._given = self._as_given(file)
 
     def _as_given(self, file: ConfigFile) -> Any:
@@ -171,6 +176,19 @@ class _Row:
             "place": self.origin.place or None,
             "variable": self.setting.variable,
         }
+
+
+def _argument_instead(setting: Setting, ctx: click.Context) -> str | None:
+    """The argument of the setting's name, if it is given: MODEL stands in for every `--model` that is not on the command line."""
+    for param in ctx.command.params:
+        if (
+            isinstance(param, click.Argument)
+            and param.name == setting.key
+            and param.name != setting.param.name
+        ):
+            given = ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+            return param.name if given else None
+    return None
 
 
 def effective_values(ctx: click.Context, path: KeyPath) -> dict[str, Any]:
