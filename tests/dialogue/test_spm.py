@@ -104,6 +104,24 @@ def test_a_space_that_encoding_put_first_is_taken_off_in_a_stream_too(metadata: 
     assert prefixed.decode(prefixed.encode(" the")) == " the"
 
 
+@pytest.mark.parametrize("prefix", [False, True])
+def test_control_tokens_that_are_shown_are_spelled_in_place(metadata: dict[str, Any], prefix: bool) -> None:
+    tokenizer = Tokenizer.from_gguf_metadata({**metadata, "tokenizer.ggml.add_space_prefix": prefix})
+    shown = frozenset([tokenizer.special_tokens["<start_of_turn>"]])
+    for text in (
+        "New York<start_of_turn> the world <end_of_turn>é",
+        "<start_of_turn>[the] world",
+        "a <start_of_turn><start_of_turn>😀 b",
+    ):
+        ids = tokenizer.encode(text, parse_special=True)
+        detokenizer = Detokenizer(tokenizer, shown_ids=shown)
+        pieces = [*(detokenizer.push(i) for i in ids), detokenizer.flush()]
+        silent = [i for i in ids if i in shown or not tokenizer.is_control(i)]
+        assert "".join(pieces) == tokenizer.decode(silent, skip_special=False)
+        if not prefix:  # which this tokenizer puts behind each control token too
+            assert "".join(pieces) == text.replace("<end_of_turn>", "")
+
+
 @pytest.mark.parametrize("source", [GEMMA_TEMPLATE, GEMMA_TEMPLATE.removeprefix("{{ bos_token }}"), None])
 def test_a_prompt_begins_with_bos_once(gemma: Tokenizer, source: str | None) -> None:
     template = ChatTemplate.for_tokenizer(source, gemma)

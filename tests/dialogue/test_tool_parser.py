@@ -18,7 +18,7 @@ _TWO = (
 
 
 def read(markers: CallMarkers, pieces: list[str], **options: int) -> tuple[str, list[tuple[str, str]]]:
-    parser = ToolCallParser(markers, **options)
+    parser = ToolCallParser(markers, "fg", **options)
     text, calls = "", []
     for item in [*(item for piece in pieces for item in parser.push(piece)), *parser.flush()]:
         if isinstance(item, str):
@@ -61,6 +61,12 @@ def read(markers: CallMarkers, pieces: list[str], **options: int) -> tuple[str, 
         ),
         (_LLAMA, 'hello {"name": "f"}', 'hello {"name": "f"}', []),
         (_LLAMA, '{"a": 1} rest', '{"a": 1} rest', []),
+        (_LLAMA, '{"name": "Ada", "parameters": {}}', '{"name": "Ada", "parameters": {}}', []),
+        (_LLAMA, '{"name": "Ada", "age": 36}', '{"name": "Ada", "age": 36}', []),
+        (_LLAMA, '{"name": "f"} so', '{"name": "f"} so', []),
+        (_LLAMA, '{"parameters": {}, "name": "Ada"}', '{"parameters": {}, "name": "Ada"}', []),
+        (_LLAMA, '{"parameters": {}, "name": "g"}', "", [("g", "{}")]),
+        (_HERMES, '<tool_call>{"name": "other", "arguments": {}}', "", [("other", "{}")]),
     ],
 )
 def test_replies_cut_anywhere(
@@ -72,14 +78,31 @@ def test_replies_cut_anywhere(
 
 
 def test_arguments_come_as_they_are_written() -> None:
-    parser = ToolCallParser(_HERMES)
+    parser = ToolCallParser(_HERMES, "fg")
     list(parser.push('<tool_call>\n{"name": "f", "arguments": {"a'))
     (more,) = parser.push('": 12')
     assert (more.number, more.name, more.arguments) == (0, None, '": 12')  # type: ignore[union-attr]
 
 
 def test_calls_that_were_not_asked_for_are_dropped() -> None:
-    assert read(_HERMES, [_TWO], max_calls=1)[1] == [("f", '{"a": "}{\\"", "b": {"c": [1]}}')]
+    first = [("f", '{"a": "}{\\"", "b": {"c": [1]}}')]
+    for size in (1, 5, 500):
+        reply = _TWO + "\nThat is <b>all</b>."
+        pieces = [reply[at : at + size] for at in range(0, len(reply), size)]
+        assert read(_HERMES, pieces, max_calls=1) == ("Well.\n\nThat is <b>all</b>.", first)
+    two = '[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "g", "arguments": {"a": [1]}}] Done.'
+    assert read(_MISTRAL, [two], max_calls=1) == ("Done.", [("f", "{}")])
+
+
+@pytest.mark.parametrize("opening", ['{"a":', '{"name": "f", "x": [', '{"arguments": ' + '{"a":'])
+@pytest.mark.parametrize("markers", [_HERMES, _MISTRAL, _LLAMA])
+def test_nesting_without_end_is_text(markers: CallMarkers, opening: str) -> None:
+    head, _, inner = opening.rpartition("{") if opening.endswith(":") else opening.rpartition("[")
+    inner = ("{" if opening.endswith(":") else "[") + inner
+    ends = "}" if opening.endswith(":") else "]"
+    depth = 50_000
+    reply = markers.open + head + inner * depth + "1" + ends * depth + "}" * head.count("{")
+    assert read(markers, [reply]) == (reply, [])
 
 
 @given(st.text(alphabet='<tool_cal>/{}"name: f,argumets\n1', max_size=60), st.integers(1, 9))

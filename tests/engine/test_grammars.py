@@ -156,7 +156,10 @@ def test_chains_as_long_as_a_grammar_may_be_do_not_overflow_the_stack(engine: En
     lark = "\n".join(["start:r0", *rules, f'r{len(rules)}:"1"'])
     chain = {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(1900)}
     schema = json.dumps({"$ref": "#/$defs/0", "$defs": {**chain, "1900": {"const": 1}}})
-    for grammar in (Grammar("lark", lark), Grammar("json_schema", schema)):
+    longer = {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(3700)}
+    called = json.dumps({"$ref": "#/$defs/0", "$defs": {**longer, "3700": {"const": 1}}})
+    calls = Grammar("call", f"start: %json {called}")
+    for grammar in (Grammar("lark", lark), Grammar("json_schema", schema), calls):
         assert len(grammar.text) > 0.9 * MAX_GRAMMAR_BYTES[grammar.kind]
         assert compiler.start(grammar).allowed(engine.tokenizer.encode("1")) == 1
 
@@ -189,6 +192,19 @@ def test_masks_of_drafted_tokens_leave_the_reply_where_it_was(engine: Engine) ->
     for token in (*drafted, letters["c"]):
         assert reply.accept(token) is None
     assert reply.has_ended
+
+
+def test_control_tokens_are_for_calls_alone_and_only_those_named(engine: Engine) -> None:
+    start, end = (engine.tokenizer.special_tokens[spelling] for spelling in ("<|im_start|>", "<|endoftext|>"))
+    reply = engine.generate(PROMPT, follow(Grammar("call", f'start: <[{start}]> "ab"', frozenset([start]))))
+    assert reply.token_ids[0] == start
+    assert (reply.text, reply.finish_reason) == ("ab", "stop")
+    with pytest.raises(InvalidRequestError, match="no token of this model"):
+        engine.compile_grammar(Grammar("call", f'start: <[{start}]> "ab"'))
+    with pytest.raises(InvalidRequestError, match="no token of this model"):
+        engine.compile_grammar(Grammar("call", f'start: <[{start}]> "ab"', frozenset([end])))
+    with pytest.raises(InvalidRequestError, match="out of reach of a lark"):
+        Grammar("lark", f"start: <[{start}]>", frozenset([start]))
 
 
 def test_every_byte_of_a_vocabulary_is_known_to_the_compiler(smollm2: PackedModel) -> None:

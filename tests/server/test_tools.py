@@ -13,6 +13,7 @@ from duologue import Engine
 from duologue.dialogue.template import ChatTemplate
 from duologue.dialogue.tool_format import find_tool_format
 from duologue.dialogue.tool_parser import ToolCallParser
+from duologue.engine.grammars import Grammars
 from duologue.engine.sampling_params import SamplingParams
 from duologue.models.random_model import write_random_llama
 from tests.server.conftest import RunningServer, running_server
@@ -129,7 +130,7 @@ def test_the_grammar_of_a_format_makes_calls_that_its_parser_reads(
     grammar = found.grammar([WEATHER, TIME], engine.tokenizer, one=False)
     reply = engine.generate("x", SamplingParams(seed=2, max_tokens=800, grammar=grammar))
     assert reply.finish_reason == "stop"
-    parser = ToolCallParser(found.markers)
+    parser = ToolCallParser(found.markers, ["weather", "time"])
     pieces = parser.push(reply.text) + parser.flush()
     assert parser.count >= 1
     assert not any(isinstance(piece, str) for piece in pieces)
@@ -155,10 +156,20 @@ def test_tools_that_are_not_used_change_nothing(tooled: RunningServer) -> None:
 
 
 def test_a_cut_off_call_is_shown_as_far_as_it_came(tooled: RunningServer) -> None:
-    reply = tooled.post(tools=[WEATHER], tool_choice="required", max_tokens=40, seed=1).json()["choices"][0]
-    assert reply["finish_reason"] == "length"
-    shown = reply["message"].get("tool_calls") or reply["message"]["content"]
-    assert shown
+    fields = {"tools": [WEATHER], "tool_choice": "required", "seed": 1, "parallel_tool_calls": False}
+    whole = tooled.post(**fields, max_tokens=300).json()["choices"][0]["message"]["tool_calls"][0]["function"]
+    lengths = set()
+    for most in range(30, 60, 2):
+        reply = tooled.post(**fields, max_tokens=most).json()["choices"][0]
+        if reply["finish_reason"] != "length":
+            break
+        for call in reply["message"].get("tool_calls", []):
+            assert call["function"]["name"] == "weather"
+            assert whole["arguments"].startswith(call["function"]["arguments"])
+            lengths.add(len(call["function"]["arguments"]))
+        if "tool_calls" not in reply["message"]:
+            assert '<tool_call>\n{"name": "weather", "arguments": {'.startswith(reply["message"]["content"])
+    assert len(lengths) > 3
 
 
 def test_a_template_without_tools_refuses_them_by_name(served: RunningServer) -> None:
@@ -216,3 +227,82 @@ def test_what_cannot_fit_is_refused_by_name(tooled: RunningServer, path: str, fi
     assert response.status_code == 400, response.text
     error = response.json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", field)
+
+
+def test_parameters_that_refer_to_themselves_are_followed(tooled: RunningServer) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"id": {"$ref": "#/$defs/id"}, "next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}},
+        "required": ["id", "next"],
+        "additionalProperties": False,
+        "$defs": {"id": {"enum": ["x", "y"]}},
+    }
+    tree = {"type": "function", "function": {"name": "tree", "parameters": parameters}}
+    engine = tooled.engine
+    found = find_tool_format(engine.template)
+    assert found is not None
+    compiled = Grammars(engine.tokenizer, engine.spec.vocab_size).start(
+        found.grammar([tree, WEATHER], engine.tokenizer, one=True)
+    )
+
+    def allowed(arguments: str) -> bool:
+        ids = engine.tokenizer.encode(
+            f'<tool_call>\n{{"name": "tree", "arguments": {arguments}}}\n</tool_call>'
+        )
+        return compiled.allowed(ids) == len(ids)
+
+    leaf = '{"id": "y", "next": null}'
+    assert allowed(leaf)
+    assert allowed(f'{{"id": "x", "next": {{"id": "y", "next": {leaf}}}}}')
+    assert not allowed('{"id": "z", "next": null}')
+    assert not allowed(f'{{"id": "x", "next": {{"name": "tree", "arguments": {leaf}}}}}')
+    reply = tooled.post(tools=[tree], tool_choice="required", seed=1, max_tokens=600).json()["choices"][0]
+    assert json.loads(reply["message"]["tool_calls"][0]["function"]["arguments"])["id"] in ("x", "y")
+
+
+def many_tools(count: int, description_chars: int) -> list[dict[str, Any]]:
+    text = "words that explain it " * (description_chars // 22)
+    properties = {
+        "path": {"type": "string", "description": text},
+        "mode": {"enum": ["read", "write"], "title": "Mode"},
+        "lines": {"type": "array", "items": {"type": "integer"}, "description": text},
+        "options": {
+            "type": "object",
+            "properties": {"deep": {"type": "boolean"}, "limit": {"type": "integer"}},
+        },
+    }
+    parameters = {"type": "object", "properties": properties, "required": ["path", "mode"]}
+    return [
+        {"type": "function", "function": {"name": f"tool_{i}", "description": text, "parameters": parameters}}
+        for i in range(count)
+    ]
+
+
+def test_a_long_list_of_functions_can_be_forced(tooled: RunningServer) -> None:
+    found = find_tool_format(tooled.engine.template)
+    assert found is not None
+    for tools in (many_tools(40, 200), many_tools(128, 2000)):
+        grammar = found.grammar(tools, tooled.engine.tokenizer, one=False)
+        tooled.engine.compile_grammar(grammar)
+        assert "explain" not in grammar.text
+    reply = tooled.engine.generate("x", SamplingParams(seed=2, max_tokens=30, grammar=grammar))
+    assert reply.text.startswith('<tool_call>\n{"name": "tool_')
+
+
+def test_schemas_beyond_the_limit_are_refused_by_name(tooled: RunningServer) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["x" * 1000 + str(i) for i in range(200)]}}}
+    large = {"type": "function", "function": {"name": "large", "parameters": schema}}
+    choice = {"type": "function", "function": {"name": "large"}}
+    response = tooled.post(tools=[large], tool_choice=choice)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == ("tools", "invalid_value")
+    assert "131072" in error["message"]
+
+
+def test_a_reply_whose_form_was_asked_for_holds_no_calls(tooled: RunningServer) -> None:
+    form = {"const": '<tool_call>{"name": "time", "arguments": {}}</tool_call>'}
+    fields = {"tools": [TIME], "structured_outputs": {"json": form}, "max_tokens": 200}
+    reply = tooled.post(**fields).json()["choices"][0]
+    assert json.loads(reply["message"]["content"]) == form["const"]
+    assert "tool_calls" not in reply["message"]

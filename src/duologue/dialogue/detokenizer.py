@@ -7,23 +7,29 @@ that keeps an unfinished character back. Each token is looked at once; nothing i
 from __future__ import annotations
 
 import codecs
+from collections.abc import Collection
 
 from duologue.dialogue.tokenizer import Tokenizer
 
 
 class Detokenizer:
-    """Text of one reply. All that `push` and the final `flush` return, joined, is `tokenizer.decode` of all
-    ids."""
+    """Text of one reply. All that `push` and the final `flush` return, joined, is `tokenizer.decode` of all ids.
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+    Control tokens are left out with `skip_special`, but for those of `shown_ids`, which are spelled.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, skip_special: bool = True, shown_ids: Collection[int] = ()
+    ) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
+        self._shown_ids = shown_ids
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._at_start = True
 
     def push(self, token_id: int) -> str:
         """The characters that this token completes, maybe none. Bytes that cannot be UTF-8 become U+FFFD."""
-        if self._skip_special and self._tokenizer.is_control(token_id):
+        if self._skip_special and self._tokenizer.is_control(token_id) and token_id not in self._shown_ids:
             return ""
         data = self._tokenizer.token_bytes(token_id)
         if self._at_start and data:

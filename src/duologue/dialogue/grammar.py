@@ -26,17 +26,24 @@ class Grammar:
     """`text` is a JSON schema as JSON text, a regular expression or a Lark grammar; empty for `json_object`. A `choice` of texts
     and a `call` of functions are Lark grammars that are made here.
 
+    A `call` alone may ask for control tokens, those of `control_ids`: the template's marks around calls.
+
     Raises InvalidRequestError for a kind that does not exist and for a text that is missing or larger than
     its kind's `MAX_GRAMMAR_BYTES`. Whether the text means something is known once an engine compiles it.
     """
 
     kind: GrammarKind
     text: str = ""
+    control_ids: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         kinds = get_args(GrammarKind)
         if self.kind not in kinds:
             raise InvalidRequestError(f"a grammar is one of {', '.join(kinds)}, not {self.kind!r}")
+        if self.control_ids and self.kind != "call":
+            raise InvalidRequestError(
+                f"control tokens are out of reach of a {self.kind}; leave out control_ids"
+            )
         if self.kind == "json_object":
             if self.text:
                 raise InvalidRequestError("json_object takes no text; a schema is json_schema")

@@ -14,11 +14,13 @@ from typing import Any
 
 from jinja2 import meta
 
-from duologue.dialogue.grammar import Grammar
+from duologue.dialogue.argument_schema import argument_schema
+from duologue.dialogue.grammar import MAX_GRAMMAR_BYTES, Grammar
 from duologue.dialogue.sandbox import TemplateEnvironment
 from duologue.dialogue.template import ChatTemplate
 from duologue.dialogue.tokenizer import Tokenizer
 from duologue.dialogue.tool_parser import CallMarkers
+from duologue.errors import InvalidRequestError
 
 _MAX_PARALLEL = 16
 # As `tojson` in templates writes it, so that the next turn's prompt repeats the call as it was generated.
@@ -42,7 +44,7 @@ class ToolFormat:
     ) -> Grammar:
         """One or more calls of `tools` (with `one` a single call; with `name` of this function only) and nothing else.
 
-        Raises `InvalidRequestError` when the schemas are too large.
+        Raises `InvalidRequestError` naming `tools` when the schemas are too large or refer to what cannot be found.
         """
         chosen = [tool["function"] for tool in tools if name in (None, tool["function"]["name"])]
         rules = [f"call{i}: %json {json.dumps(self._schema(function))}" for i, function in enumerate(chosen)]
@@ -54,24 +56,36 @@ class ToolFormat:
         if self.markers.in_list:
             call = "body"
             start = f'{_literal(self.markers.open, tokenizer)} "[" {start} "]"'
-        return Grammar("call", "\n".join((f"start: {start}", f"call: {call}", f"body: {body}", *rules)))
+        text = "\n".join((f"start: {start}", f"call: {call}", f"body: {body}", *rules))
+        most = MAX_GRAMMAR_BYTES["call"]
+        if len(text) > most:  # it is ASCII
+            raise InvalidRequestError(
+                f"the functions that may be called have schemas of {len(text)} bytes, descriptions left out, more than "
+                f"{most}; send fewer functions or smaller schemas",
+                param="tools",
+                code="invalid_value",
+            )
+        return Grammar("call", text, self.control_ids(tokenizer))
+
+    def control_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Those of its marks that are control tokens of this model."""
+        marks = "".join((self.markers.open, self.markers.close))
+        return frozenset(piece for piece in tokenizer.split_control(marks) if isinstance(piece, int))
 
     def _schema(self, function: Mapping[str, Any]) -> dict[str, Any]:
-        parameters = dict(function.get("parameters") or _EMPTY)
+        parameters = argument_schema(
+            function.get("parameters") or _EMPTY, f"#/properties/{self.arguments_key}"
+        )
         parameters.setdefault("type", "object")
         if parameters == {"type": "object", "properties": {}}:
             parameters = dict(_EMPTY)
-        schema: dict[str, Any] = {
+        return {
             "x-guidance": _PLAIN_JSON,
             "type": "object",
             "properties": {"name": {"const": function["name"]}, self.arguments_key: parameters},
             "required": ["name", self.arguments_key],
             "additionalProperties": False,
         }
-        for key in ("$defs", "definitions"):  # references are resolved from the root
-            if key in parameters:
-                schema[key] = parameters.pop(key)
-        return schema
 
 
 _HERMES = ToolFormat(
@@ -108,23 +122,3 @@ def _literal(text: str, tokenizer: Tokenizer) -> str:
         for piece in tokenizer.split_control(text)
     )
     return " ".join(pieces)
-
-
-class MarkedText:
-    """The text of a reply with the control tokens that are markers spelled out, which others never are."""
-
-    def __init__(self, format_: ToolFormat, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._shown = {
-            tokenizer.special_tokens[marker]: marker
-            for marker in (format_.markers.open, format_.markers.close)
-            if marker in tokenizer.special_tokens
-        }
-
-    def of(self, text: str, token_ids: Sequence[int]) -> str:
-        """`text` of the tokens of one event."""
-        if not self._shown or self._shown.keys().isdisjoint(token_ids):
-            return text
-        if len(token_ids) == 1:
-            return self._shown[token_ids[0]]
-        return "".join(self._shown.get(token, "") or self._tokenizer.decode([token]) for token in token_ids)

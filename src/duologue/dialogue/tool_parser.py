@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,6 +18,7 @@ _HEAD = re.compile(
     r'\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 )
 _MAX_CALLS = 128
+_MAX_DEPTH = 100
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class CallMarkers:
     """How a template has the model write calls: after `open`, each object by itself.
 
     `close` ends each one, or is empty; `in_list` says that the objects are the entries of a JSON list. With an empty `open`
-    a reply that begins with an object consists of calls.
+    a reply that begins with an object consists of calls, if that object has the name of a function and arguments.
     """
 
     open: str
@@ -54,16 +55,21 @@ Piece: TypeAlias = "str | CallDelta"
 
 
 class ToolCallParser:
-    """Reads one reply. `push` and `flush` give text (str) and pieces of calls, in order; calls past `max_calls` are dropped."""
+    """Reads one reply. `push` and `flush` give text (str) and pieces of calls, in order; calls past `max_calls` are dropped.
 
-    def __init__(self, markers: CallMarkers, max_calls: int = _MAX_CALLS) -> None:
+    `names` are those of the functions. Where no marker tells a call from other JSON, it has to name one of them.
+    """
+
+    def __init__(self, markers: CallMarkers, names: Collection[str], max_calls: int = _MAX_CALLS) -> None:
         self._markers = markers
+        self._names = None if markers.open else frozenset(names)
         self._max_calls = max_calls
         self._unread = ""
         self._consumed = ""  # read, but neither text nor part of a call yet
         self._space = ""  # white space around calls is no reply: it waits for what follows
         self._written = False
-        self._object = _ObjectReader()
+        self._object = _ObjectReader(self._names)
+        self._dropped = False  # the object is a call too many
         self._state: Callable[[list[Piece]], bool] = self._read_text
         self.count = 0
         """Calls that have begun."""
@@ -128,10 +134,8 @@ class ToolCallParser:
         if not stripped:
             return False
         if stripped[0] == "{":
-            if self.count >= self._max_calls:
-                self._state = self._drop
-            else:
-                self._object, self._state = _ObjectReader(), self._read_object
+            self._object, self._state = _ObjectReader(self._names), self._read_object
+            self._dropped = self.count >= self._max_calls
         elif stripped[0] in ("[],;" if self._markers.in_list else ";" if not self._markers.open else ""):
             self._consumed += stripped[0]
             self._unread = stripped[1:]
@@ -144,10 +148,6 @@ class ToolCallParser:
         self._written = self._written or not self._markers.open
         self._write(out, unreadable)
 
-    def _drop(self, out: list[Piece]) -> bool:
-        self._unread = ""
-        return False
-
     def _read_object(self, out: list[Piece]) -> bool:
         reader = self._object
         begun = reader.begun
@@ -155,14 +155,14 @@ class ToolCallParser:
         piece = reader.take() if reader.begun else ""
         if reader.begun and not begun:
             self._begin_call(out, piece, reader.name)
-        elif piece:
+        elif piece and not self._dropped:
             out.append(CallDelta(self.count - 1, piece))
         if rest is None:
             self._unread = ""
             return False
         self._unread = rest
         if not reader.begun:
-            call = _whole_call(reader.raw)
+            call = reader.whole()
             if call is None:
                 self._to_text(out, self._consumed + reader.raw)
                 return True
@@ -172,8 +172,10 @@ class ToolCallParser:
         return True
 
     def _begin_call(self, out: list[Piece], arguments: str, name: str) -> None:
-        self.count += 1
         self._space = ""
+        if self._dropped:
+            return
+        self.count += 1
         out.append(CallDelta(self.count - 1, arguments, name))
 
     def _read_close(self, out: list[Piece]) -> bool:
@@ -190,11 +192,12 @@ class ToolCallParser:
 class _ObjectReader:
     """One JSON object, as it comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Collection[str] | None) -> None:
+        self._names = names
         self.raw = ""
         self.name = ""
         self.begun = False  # the name is known, and the arguments are passed on
-        self._depth = 0
+        self._depth = self._deepest = 0
         self._in_string = self._escaped = False
         self._arguments_from = 0
         self._arguments_end: int | None = None
@@ -214,6 +217,7 @@ class _ObjectReader:
                 self._in_string = True
             elif char in "{[":
                 self._depth += 1
+                self._deepest = max(self._deepest, self._depth)
             elif char in "}]":
                 self._depth -= 1
                 if self._depth == 1 and self.begun and self._arguments_end is None:
@@ -230,10 +234,12 @@ class _ObjectReader:
         head = _HEAD.match(raw)
         if head is not None and head.end() == len(raw) - 1:
             try:
-                self.name = json.loads(head[1])
+                name = json.loads(head[1])
             except ValueError:
                 return
-            self.begun = True
+            if not self._is_function(name):
+                return
+            self.name, self.begun = name, True
             self._arguments_from = self._taken = head.end()
 
     def take(self) -> str:
@@ -243,17 +249,24 @@ class _ObjectReader:
         self._taken = max(self._taken, end)
         return piece
 
+    def whole(self) -> ToolCallText | None:
+        """The call that a complete object is; None when it is none."""
+        if self._deepest > _MAX_DEPTH:
+            return None
+        try:
+            call = json.loads(self.raw)
+        except ValueError:
+            return None
+        name = call.get("name")
+        arguments = call.get("arguments", call.get("parameters"))
+        if not self._is_function(name) or (arguments is None and self._names is not None):
+            return None
+        if arguments is None:
+            arguments = {}
+        return ToolCallText(name, arguments if isinstance(arguments, str) else json.dumps(arguments))
 
-def _whole_call(raw: str) -> ToolCallText | None:
-    try:
-        call = json.loads(raw)
-    except ValueError:
-        return None
-    name = call.get("name")
-    arguments = call.get("arguments", call.get("parameters", {}))
-    if not isinstance(name, str) or not name:
-        return None
-    return ToolCallText(name, arguments if isinstance(arguments, str) else json.dumps(arguments))
+    def _is_function(self, name: object) -> bool:
+        return isinstance(name, str) and bool(name) and (self._names is None or name in self._names)
 
 
 def _overlap(text: str, marker: str) -> int:

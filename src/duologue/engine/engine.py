@@ -171,11 +171,13 @@ class Engine(Generation):
         scope: CacheScope = DEFAULT_SCOPE,
         marks: PromptMarks = NO_MARKS,
         choice: int = 0,
+        shown_ids: frozenset[int] = frozenset(),
     ) -> Request:
         """Queue a request. `on_event` is called on the engine's thread and must neither block nor raise.
 
         `scope` says with whom its KV may be shared and how it can be forgotten, `marks` what is known of the prompt's turns.
-        Choices of one prompt and seed differ in their noise. A grammar is compiled here unless `compile_grammar` has done so.
+        Choices of one prompt and seed differ in their noise. Control tokens of `shown_ids` are spelled in the reply, others are
+        not. A grammar is compiled here unless `compile_grammar` has done so.
 
         Raises InvalidRequestError when the prompt is empty, holds unknown ids or leaves no room for a reply, for parameters that
         name unknown ids and for a grammar that cannot be used; EngineStoppedError after `close` or a failure.
@@ -209,7 +211,7 @@ class Engine(Generation):
             seed=secrets.randbits(64) if params.seed is None else params.seed,
             max_total_tokens=len(prompt_ids) + reply_tokens,
             on_event=on_event,
-            detokenizer=Detokenizer(self.tokenizer),
+            detokenizer=Detokenizer(self.tokenizer, shown_ids=shown_ids),
             stop_matcher=StopMatcher(params.stop) if params.stop else None,
             choice=choice,
             scope=scope,

@@ -1,7 +1,8 @@
 """Structured output: grammars compiled by llguidance for one tokenizer, and where each reply stands in its own.
 
-A token is allowed when its bytes keep the reply a beginning of something that the grammar takes. Control tokens never are, end
-tokens where the grammar may end. llguidance walks the vocabulary as a tree of bytes, so a step costs some tens of microseconds.
+A token is allowed when its bytes keep the reply a beginning of something that the grammar takes. Control tokens never are, but for
+the marks of tool calls in a grammar of these; end tokens are where the grammar may end. llguidance walks the vocabulary as a tree
+of bytes, so a step costs some tens of microseconds.
 
 Grammars come from clients: what one may cost is bounded by `_limits`. One that passes them while it is compiled, or in its first
 mask, is refused; a reply that passes them on the way ends with an error, and others are not touched.
@@ -68,7 +69,7 @@ class ReplyGrammar:
     def __init__(
         self, matcher: LLMatcher, permitted: npt.NDArray[np.uint32], *, has_end_token: bool = True
     ) -> None:
-        """`permitted` [mask_words(vocab)] has a bit for each token that any grammar may ask for."""
+        """`permitted` [mask_words(vocab)] has a bit for each token that this grammar may ask for."""
         self._matcher = matcher
         self._permitted = permitted
         self._has_end_token = has_end_token
@@ -143,17 +144,26 @@ class Grammars:
             compiled = self._compiled.get(grammar)
             if compiled is not None:
                 self._compiled.move_to_end(grammar)
-                return self._begin(compiled)
+                return self._begin(grammar, compiled)
         compiled = self._compile(grammar, param)
         with self._lock:
             self._compiled[grammar] = compiled
             while len(self._compiled) > KEPT_GRAMMARS:
                 self._compiled.popitem(last=False)
-            return self._begin(compiled)
+            return self._begin(grammar, compiled)
 
-    def _begin(self, compiled: LLMatcher) -> ReplyGrammar:
+    def _begin(self, grammar: Grammar, compiled: LLMatcher) -> ReplyGrammar:
         has_end_token = bool(self._tokenizer.eos_ids)
-        return ReplyGrammar(compiled.deep_copy(), self._permitted, has_end_token=has_end_token)
+        return ReplyGrammar(compiled.deep_copy(), self._permitted_by(grammar), has_end_token=has_end_token)
+
+    def _permitted_by(self, grammar: Grammar) -> npt.NDArray[np.uint32]:
+        if not grammar.control_ids:
+            return self._permitted
+        permitted: npt.NDArray[np.uint32] = self._permitted.copy()
+        for token in grammar.control_ids:
+            if token < self._vocab_size:
+                permitted[token // 32] |= np.uint32(1 << token % 32)
+        return permitted
 
     def _compile(self, grammar: Grammar, param: str | None) -> LLMatcher:
         """On a thread of its own, for the stack and for the time limit; one that passes the latter is left to itself."""
@@ -190,17 +200,17 @@ class Grammars:
         try:
             matcher = LLMatcher(self._llguidance_tokenizer(), _source(grammar), log_level=0, limits=_limits())
             if not matcher.is_error():
-                return self._why_it_cannot_begin(matcher.deep_copy()) or matcher
+                return self._why_it_cannot_begin(grammar, matcher.deep_copy()) or matcher
             return matcher.get_error()
         except RecursionError:
             return "it is nested too deeply"
         except Exception as error:
             return str(error)
 
-    def _why_it_cannot_begin(self, matcher: LLMatcher) -> str:
+    def _why_it_cannot_begin(self, grammar: Grammar, matcher: LLMatcher) -> str:
         """Much of the work is put off until the first mask and the first token: better here than on the engine's thread."""
         mask = np.empty_like(self._permitted)
-        ReplyGrammar(matcher, self._permitted).fill(mask)
+        ReplyGrammar(matcher, self._permitted_by(grammar)).fill(mask)
         if matcher.is_error():
             return matcher.get_error()
         if not mask.any():

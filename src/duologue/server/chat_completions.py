@@ -10,7 +10,6 @@ from duologue.api.chat_replies import ChatChoice, ChatChunks, chat_completion
 from duologue.api.logprobs import chat_logprobs
 from duologue.dialogue.encoder import without_end
 from duologue.dialogue.tool_parser import ToolCallParser
-from duologue.errors import InvalidRequestError
 from duologue.server.choice import Choice, ChoiceCalls
 from duologue.server.endpoint import CompletionEndpoint, Replies, new_header, parsed
 from duologue.server.generation import Generation, Job
@@ -60,10 +59,13 @@ class ChatCompletions(CompletionEndpoint):
         params = await self._prepare(model.engine, params, request.n, param)
         prompt = await model.prompts.encode(request, running.scope)
         report, marks = await _look(model, request, prompt, running.scope)
+        reads_calls = _may_call(request, grammar)
         replies = _ChatReplies(model, request, report)
+        job = Job(prompt.ids, marks, model.call_ids if reads_calls else frozenset())
         with Generation(model.engine, self._flights, self._postman, self._limits) as generation:
-            generation.start([Job(prompt.ids, marks)], request.n, params, running, clock, receive)
-            replies.read_calls(generation)
+            generation.start([job], request.n, params, running, clock, receive)
+            if reads_calls:
+                replies.read_calls(generation)
             try:
                 reply = self._stream if request.stream else self._whole
                 return await reply(generation, replies, send)
@@ -81,10 +83,13 @@ def _grammar(model: ServedModel, request: ChatCompletionRequest) -> tuple[Gramma
         return request.structure(), request.structure_param
     one = choice.mode == "named" or not request.parallel_tool_calls
     functions = request.template_tools() or []
-    try:
-        return tools.grammar(functions, model.engine.tokenizer, one=one, name=choice.name), "tools"
-    except InvalidRequestError as error:
-        raise InvalidRequestError(str(error), param="tools", code="invalid_value") from None
+    return tools.grammar(functions, model.engine.tokenizer, one=one, name=choice.name), "tools"
+
+
+def _may_call(request: ChatCompletionRequest, grammar: Grammar | None) -> bool:
+    """Whether what looks like a call is one: not in a reply whose form the client has chosen itself."""
+    choice = request.choice_of_tools
+    return choice.mode != "none" and (grammar is None or choice.is_forced)
 
 
 async def _look(
@@ -128,14 +133,11 @@ class _ChatReplies(Replies):
         self._chunks = ChatChunks(self._header, choices=request.n, with_usage=request.include_usage)
 
     def read_calls(self, generation: Generation) -> None:
-        """Looks for calls in the choices, if the request has functions."""
-        if self._request.choice_of_tools.mode == "none":
-            return
+        """Looks for calls in the choices."""
+        names = {tool["function"]["name"] for tool in self._request.template_tools() or []}
+        most = {} if self._request.parallel_tool_calls else {"max_calls": 1}
         for choice in generation.choices:
-            most = {} if self._request.parallel_tool_calls else {"max_calls": 1}
-            choice.calls = ChoiceCalls(
-                ToolCallParser(self._model.tools.markers, **most), self._model.marked_text
-            )
+            choice.calls = ChoiceCalls(ToolCallParser(self._model.tools.markers, names, **most))
 
     def whole(self, generation: Generation) -> bytes:
         return chat_completion(

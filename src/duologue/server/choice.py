@@ -10,7 +10,6 @@ from duologue.dialogue.tool_parser import ToolCallText
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from duologue.dialogue.tool_format import MarkedText
     from duologue.dialogue.tool_parser import Piece, ToolCallParser
     from duologue.engine.events import TokenEvent, TokenLogprob
     from duologue.engine.request import Request
@@ -61,9 +60,8 @@ class Choice:
 class ChoiceCalls:
     """The calls of functions in one choice. `text` is what of the reply is no call."""
 
-    def __init__(self, parser: ToolCallParser, marked: MarkedText) -> None:
+    def __init__(self, parser: ToolCallParser) -> None:
         self._parser = parser
-        self._marked = marked
         self._texts: list[str] = []
         self.made: list[tuple[str, ToolCallText]] = []
         """Of each call its id and, so far, its text."""
@@ -74,7 +72,7 @@ class ChoiceCalls:
 
     def read(self, event: TokenEvent) -> list[Piece]:
         """The pieces that an event completes."""
-        pieces = self._parser.push(self._marked.of(event.text, event.token_ids))
+        pieces = self._parser.push(event.text)
         if event.finish_reason is not None:
             pieces += self._parser.flush()
         self._keep(pieces)

@@ -35,10 +35,11 @@ logger = logging.getLogger("duologue.server")
 
 @dataclass(frozen=True)
 class Job:
-    """One prompt, to be continued `n` times."""
+    """One prompt, to be continued `n` times. Control tokens of `shown_ids` are spelled in its replies."""
 
     ids: Sequence[int] | npt.NDArray[np.int32]
     marks: PromptMarks = NO_MARKS
+    shown_ids: frozenset[int] = frozenset()
 
 
 class ClientGoneError(Exception):
@@ -86,6 +87,7 @@ class Generation:
                     scope=running.scope,
                     marks=job.marks,
                     choice=number,
+                    shown_ids=job.shown_ids,
                 )
                 self.choices.append(choice)
                 running.started(choice.handle)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from duologue.api.errors import ModelNotFoundError
 from duologue.api.replies import model_object
-from duologue.dialogue.tool_format import MarkedText, ToolFormat, find_tool_format
+from duologue.dialogue.tool_format import ToolFormat, find_tool_format
 from duologue.engine.request import PromptMarks
 from duologue.errors import InvalidRequestError
 from duologue.server.prompts import Prompts
@@ -68,9 +68,9 @@ class ServedModel:
         return find_tool_format(self.engine.template)
 
     @cached_property
-    def marked_text(self) -> MarkedText:
-        """Of replies that may hold calls."""
-        return MarkedText(self.tools, self.engine.tokenizer)
+    def call_ids(self) -> frozenset[int]:
+        """Control tokens that are marks around calls: replies that may hold calls show them to their parser."""
+        return self.tools.control_ids(self.engine.tokenizer)
 
 
 class ServedModels(Mapping[str, ServedModel]):
