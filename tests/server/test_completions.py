@@ -130,5 +130,5 @@ def test_models_and_probes(served: RunningServer) -> None:
 def test_cross_origin_requests_get_no_permission(served: RunningServer) -> None:
     headers = {"origin": "https://elsewhere.example", "access-control-request-method": "POST"}
     preflight = httpx.options(served.url + "v1/chat/completions", headers=headers)
-    assert preflight.status_code == 405
+    assert preflight.status_code == 403
     assert not [name for name in preflight.headers if name.startswith("access-control")]
