@@ -356,6 +356,35 @@ def test_a_deleted_dialogue_is_gone_on_the_server_and_can_be_taken_back(
     assert names(page) == [text]
 
 
+def test_a_dialogue_deleted_while_it_is_answered_stays_deleted(
+    browser: Browser, served: RunningServer
+) -> None:
+    page = opened(browser.page(), served, reply_tokens=400)
+    page.type(f"Tell me a long story {unique()}")
+    page.press("Enter")
+    page.wait_for("document.querySelectorAll('#dialogues a').length === 1")
+    press_on(page, "#dialogues a", "Delete")
+    page.wait_for("document.querySelectorAll('#dialogues a').length === 0")
+    served.wait_idle()
+    reload(page, served)
+    kept = page.module({"openStore": "store.js"}, "return await (await openStore()).everything();")
+    assert (kept["dialogues"], kept["messages"]) == ([], [])
+    page.close()
+
+
+def test_deleted_messages_come_back_into_the_dialogue_that_is_open(page: Page) -> None:
+    ask(page, "First")
+    address = page.run("location.hash")
+    press_on(page, ".user", "Delete")
+    page.wait_for("document.querySelectorAll('.message').length === 0")
+    page.run("document.getElementById('new').click()")
+    page.wait_for("location.hash === ''")
+    page.run(f"location.hash = {json.dumps(address)}")
+    page.wait_for(f"location.hash === {json.dumps(address)}")
+    page.click("#toasts .link")
+    page.wait_for("document.querySelectorAll('.message').length === 2")
+
+
 # ---- alternatives
 
 

@@ -67,6 +67,31 @@ def test_what_another_tab_adds_does_not_replace_what_is_shown(page: Page) -> Non
     assert shown == ["q", "a2", "q2"]
 
 
+def test_what_is_being_answered_survives_that_another_tab_removes_the_question(page: Page) -> None:
+    shown, stored = page.module(
+        {"Chat": "chat.js", "newRecord": "chat.js", "openStore": "store.js"},
+        """
+        const store = await openStore();
+        const record = newRecord({ title: "Shared" });
+        const message = (id, parent, role, at) =>
+          ({ id, parent, role, dialogue: record.id, content: id, createdMs: at });
+        const chat = new Chat(store, record, []);
+        await chat.restoreMessages([message("q", "", "user", 1), message("a", "q", "assistant", 2), message("q2", "a", "user", 3)]);
+        const own = message("a2", "q2", "assistant", 4);
+        chat.tree.add(own);
+        chat.reply = { message: own };
+        await store.removeMessages(record.id, ["a", "q2"]);
+        chat.refresh(await store.load(record.id));
+        await chat.save({}, [own]);
+        const ids = (messages) => messages.map(({ id }) => id).join(" ");
+        const { messages } = await store.load(record.id);
+        await store.remove(record.id);
+        return [ids(chat.path), ids(messages.sort((x, y) => x.createdMs - y.createdMs))];
+        """,
+    )
+    assert (shown, stored) == ("q a q2 a2", "q a q2 a2")
+
+
 _DIALOGUE: dict[str, Any] = {
     "title": "Tea \u2615",
     "system": "You are brief.\nAlways.",

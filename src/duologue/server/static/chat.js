@@ -35,6 +35,7 @@ export class Chat extends EventTarget {
   #store;
   #unsaved = new Map(); // what could not be written yet, by message id
   #stored;
+  #abandoned = false;
 
   constructor(store, record, messages = null) {
     super();
@@ -129,6 +130,12 @@ export class Chat extends EventTarget {
     this.reply?.stop();
   }
 
+  /** The dialogue is being deleted: its reply ends, and nothing of it is written any more. */
+  abandon() {
+    this.#abandoned = true;
+    this.stop();
+  }
+
   /** Changes fields of the record; of one that has no messages yet, in this tab only. */
   async update(fields) {
     Object.assign(this.record, fields);
@@ -142,8 +149,15 @@ export class Chat extends EventTarget {
     const chosen = { ...record.chosen, ...this.tree.chosen };
     const own = this.reply?.message;
     const tree = new Tree(messages.map((message) => (message.id === own?.id ? own : message)), chosen);
-    if (own && !tree.get(own.id)) tree.add(own);
-    for (const message of this.#unsaved.values()) if (!tree.get(message.id)) tree.add(message);
+    // What is being answered, or could not be written, stays with all that it follows, even if the other tab has removed that.
+    for (const kept of [own, ...this.#unsaved.values()]) {
+      if (!kept) continue;
+      for (const message of this.tree.pathTo(kept)) {
+        if (tree.get(message.id)) continue;
+        tree.add(message);
+        if (message !== own) this.#unsaved.set(message.id, message);
+      }
+    }
     this.tree = tree;
     this.record = { ...record, chosen };
     this.dispatchEvent(new Event("record"));
@@ -159,6 +173,7 @@ export class Chat extends EventTarget {
 
   /** Writes `fields` and `messages`, and what could not be written before. */
   async save(fields = {}, messages = []) {
+    if (this.#abandoned) return true;
     for (const message of messages) this.#unsaved.set(message.id, message);
     this.#stored = true;
     Object.assign(this.record, fields);

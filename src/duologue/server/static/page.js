@@ -43,7 +43,7 @@ const do_ = {
     const gone = await from.removeMessage(message);
     if (!gone.length) return;
     const words = gone.length === 1 ? "Message deleted" : `${gone.length} messages deleted`;
-    toast(words, { action: { label: "Undo", run: () => from.restoreMessages(gone) } });
+    toast(words, { action: { label: "Undo", run: () => restore(from.id, gone) } });
   },
 };
 
@@ -155,10 +155,20 @@ async function rename(id, title) {
   await other?.update(record);
 }
 
+/** Puts messages back into a dialogue that may have been left, and opened again, meanwhile. */
+async function restore(id, messages) {
+  const target = id === chat.id ? chat : (busy.get(id) ?? (await load(id)));
+  await target?.restoreMessages(messages);
+}
+
 async function removeDialogue({ id, title }) {
-  busy.get(id)?.stop();
+  const open = busy.get(id) ?? (id === chat.id ? chat : null);
+  open?.abandon();
   let gone;
-  if (!(await keep(async () => (gone = await store.remove(id))))) return;
+  if (!(await keep(async () => (gone = await store.remove(id))))) {
+    if (open === chat && (chat = (await load(id)) ?? draft())) show();
+    return;
+  }
   models.forget(id);
   if (id === chat.id) newChat();
   await list();
