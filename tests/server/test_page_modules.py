@@ -122,6 +122,15 @@ def write(page: Page, name: str) -> str:
     return str(page.module({"EXPORTS": "formats.js"}, f"return {found}.write({json.dumps(_DIALOGUE)})"))
 
 
+def backup(**changes: Any) -> str:
+    """A file with one dialogue of one message, with fields changed in whichever of both has them."""
+    dialogue = {"id": "d", "title": "t", "createdMs": 1, "changedMs": 1, "settings": {}, "chosen": {}}
+    message = {"id": "m", "dialogue": "d", "parent": "", "role": "user", "content": "c", "createdMs": 1}
+    for name, value in changes.items():
+        (dialogue if name in dialogue else message)[name] = value
+    return json.dumps({"duologue_backup": 1, "dialogues": [dialogue], "messages": [message], "personas": []})
+
+
 def read(page: Page, text: str) -> Any:
     """What a text is read as; the message where it cannot be."""
     body = f"try {{ return readText({json.dumps(text)}); }} catch (error) {{ return error.message; }}"
@@ -231,6 +240,11 @@ def test_files_of_other_programs_are_read(page: Page) -> None:
         ('{"user_name": "u", "character_name": "c"}\n{"mes": "a", "swipes": ["a", 2]}', "Line 2: swipes[1] must be a text."),
         ('{"user_name": "u", "character_name": "c", "chat_metadata": {}}', "The chat has no messages."),
         ('{"duologue_backup": 9}', "duologue_backup is 9; this page reads version 1."),
+        (backup(figures={"tokensPerS": "3"}), "messages[0].figures.tokensPerS must be of the kind"),
+        (backup(figures={"cachedTokens": None}), "messages[0].figures.cachedTokens must be of the kind"),
+        (backup(reason=3), "messages[0].reason"),
+        (backup(settings={"stop": [5]}), "dialogues[0].settings.stop must be a number, a text or a list"),
+        (backup(chosen={"": 1}), "dialogues[0].chosen. must be an id."),
         ('{"duologue_backup": 1, "dialogues": [], "messages": [{"dialogue": "x"}], "personas": []}',
          "messages[0].dialogue is none of the file's dialogues."),
     ],
