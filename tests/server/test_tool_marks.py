@@ -13,6 +13,7 @@ from duologue import Engine, SamplingParams
 from duologue.dialogue.tool_format import ToolFormat, find_tool_format
 from duologue.models.random_model import write_random_llama
 from tests.engine.driving import Listener
+from tests.engine.oracle import OracleSpeculation
 from tests.server.conftest import RunningServer, running_server
 from tests.server.test_completions import stream
 from tests.server.test_tools import TIME, WEATHER, check_call
@@ -89,24 +90,31 @@ def test_several_tokens_at_once_spell_the_same_text(marked: RunningServer) -> No
     grammar = made.grammar([TIME], engine.tokenizer, one=True)
     shown = made.control_ids(engine.tokenizer)
     params = SamplingParams(temperature=0.0, max_tokens=250, grammar=grammar)
-    question = engine.tokenizer.encode("Hello")
-    answer = list(engine.generate("Hello", params).token_ids)
-    # What was said before is drafted.
-    listener = Listener()
-    engine.submit([*question, *answer, *question, *answer, *question], params, listener, shown_ids=shown)
-    assert listener.last().finish_reason == "stop"
-    assert any(len(event.token_ids) > 1 for event in listener.events)
-    ids = [token for event in listener.events for token in event.token_ids]
-    text = "".join(event.text for event in listener.events)
-    assert text == engine.tokenizer.decode(
-        [i for i in ids if i not in engine.tokenizer.eos_ids], skip_special=False
-    )
-    if made.markers.open:
-        assert text.startswith(made.markers.open)
-    if made.markers.close:
-        assert any(
-            len(event.token_ids) > 1 and not shown.isdisjoint(event.token_ids) for event in listener.events
+    ids = engine.tokenizer.encode("Hello")
+    plain = Listener()
+    engine.submit(ids, params, plain, shown_ids=shown)
+    assert plain.last().finish_reason == "stop"
+    tokens = [token for event in plain.events for token in event.token_ids]
+    text = "".join(event.text for event in plain.events)
+    kept = [token for token in tokens if token not in engine.tokenizer.eos_ids]
+    assert text == engine.tokenizer.decode(kept, skip_special=False)
+    assert text.startswith(made.markers.open)
+    scheduler, together = engine._scheduler, 0
+    usual = scheduler.speculation
+    for seed in range(8):
+        number = engine._next_number
+        scheduler.speculation = OracleSpeculation(
+            engine.cache, 6, {number: [*ids, *tokens]}, vocab=engine.spec.vocab_size, seed=seed, spoil=0.0
         )
+        drafted = Listener()
+        engine.submit(ids, params, drafted, shown_ids=shown)
+        assert drafted.last().finish_reason == "stop"
+        scheduler.speculation = usual
+        assert "".join(event.text for event in drafted.events) == text
+        several = [event.token_ids for event in drafted.events if len(event.token_ids) > 1]
+        assert several
+        together += sum(not shown.isdisjoint(token_ids) for token_ids in several)
+    assert together > 0 or not made.markers.close  # an opening mark comes first, and alone
 
 
 def test_other_replies_do_not_spell_the_marks(marked: RunningServer) -> None:
