@@ -81,7 +81,7 @@ function listen(made) {
   });
   made.addEventListener("token", () => shown() && view.grow());
   made.addEventListener("done", () => {
-    busy.delete(made.id);
+    if (busy.get(made.id) === made) busy.delete(made.id);
     if (made.failure?.code === "invalid_api_key") models.lock();
     list();
     const last = made.path.at(-1);
@@ -164,6 +164,7 @@ async function restore(id, messages) {
 async function removeDialogue({ id, title }) {
   const open = busy.get(id) ?? (id === chat.id ? chat : null);
   open?.abandon();
+  busy.delete(id); // taken back before the reply has ended, the dialogue is read anew
   let gone;
   if (!(await keep(async () => (gone = await store.remove(id))))) {
     if (open === chat && (chat = (await load(id)) ?? draft())) show();
