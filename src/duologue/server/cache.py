@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import QueryParams
 
@@ -13,7 +13,8 @@ from duologue.errors import DuologueError
 from duologue.kernels import PAGE_TOKENS
 from duologue.server.access import tenant_of
 from duologue.server.endpoint import parsed
-from duologue.server.http import ClientDisconnected, read_body, send_error, send_json
+from duologue.server.http import send_error, send_json
+from duologue.server.json_endpoint import JsonEndpoint
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -24,32 +25,23 @@ if TYPE_CHECKING:
 CACHE_PATH = "/v1/cache"
 
 
-class CacheLookup:
+class CacheLookup(JsonEndpoint):
     """`POST /v1/cache/lookup`: takes the body of a chat completion and runs nothing."""
 
     def __init__(self, models: ServedModels, metrics: Metrics, max_body_bytes: int) -> None:
-        self._models = models
+        super().__init__(models, max_body_bytes)
         self._metrics = metrics
-        self._max_body_bytes = max_body_bytes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            body = await read_body(scope, receive, self._max_body_bytes)
-            request = await parsed(parse_chat_request, body)
-            model = self._models[request.model]
-            if request.uses_tools:
-                model.require_tools()
-            cache_scope = request.cache_scope(tenant_of(scope))
-            prompt = await model.prompts.encode(request, cache_scope, only_look=True)
-            matched_tokens = model.cache.matched_tokens(prompt, cache_scope)
-        except ClientDisconnected:
-            return
-        except DuologueError as error:
-            await send_error(send, error_response(error))
-            return
+    async def _answer(self, body: bytes, tenant: str) -> dict[str, Any]:
+        request = await parsed(parse_chat_request, body)
+        model = self._models[request.model]
+        if request.uses_tools:
+            model.require_tools()
+        cache_scope = request.cache_scope(tenant)
+        prompt = await model.prompts.encode(request, cache_scope, only_look=True)
+        matched_tokens = model.cache.matched_tokens(prompt, cache_scope)
         self._metrics.of(model.name).lookups.inc()
-        answer = lookup_object(request.model, len(prompt.ids), matched_tokens, page_tokens=PAGE_TOKENS)
-        await send_json(send, answer)
+        return lookup_object(request.model, len(prompt.ids), matched_tokens, page_tokens=PAGE_TOKENS)
 
 
 class CacheDeletion:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from duologue.api.errors import error_response
 from duologue.api.tokenization import (
     TokenizeRequest,
     parse_detokenize_request,
@@ -15,44 +13,22 @@ from duologue.api.tokenization import (
 )
 from duologue.dialogue.piece_encoder import PieceEncoder
 from duologue.dialogue.splice import encode_dialogue
-from duologue.errors import DuologueError, InvalidRequestError
+from duologue.errors import InvalidRequestError
 from duologue.server.endpoint import parsed
-from duologue.server.http import ClientDisconnected, read_body, send_error, send_json
+from duologue.server.json_endpoint import JsonEndpoint
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
     from duologue.engine.engine import Engine
-    from duologue.server.models import ServedModel, ServedModels
+    from duologue.server.models import ServedModel
 
 # What takes about a millisecond on the event loop; more of it goes to a thread.
 _INLINE_DECODE_TOKENS = 2048
 
 
-class _Endpoint(ABC):
-    def __init__(self, models: ServedModels, max_body_bytes: int) -> None:
-        self._models = models
-        self._max_body_bytes = max_body_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            answer = await self._answer(await read_body(scope, receive, self._max_body_bytes))
-        except ClientDisconnected:
-            return
-        except DuologueError as error:
-            await send_error(send, error_response(error))
-            return
-        await send_json(send, answer)
-
-    @abstractmethod
-    async def _answer(self, body: bytes) -> dict[str, Any]:
-        """Raises `DuologueError`."""
-
-
-class Tokenize(_Endpoint):
+class Tokenize(JsonEndpoint):
     """Texts and messages to ids, as the completions make them, but for replies that are known as ids."""
 
-    async def _answer(self, body: bytes) -> dict[str, Any]:
+    async def _answer(self, body: bytes, tenant: str) -> dict[str, Any]:
         request = await parsed(parse_tokenize_request, body)
         model = self._models.named(request.model)
         if request.prompt is not None:
@@ -82,10 +58,10 @@ def _encode_messages(model: ServedModel, request: TokenizeRequest) -> list[int]:
     return engine.template.encode_chat(engine.tokenizer, messages, request.add_generation_prompt, tools)
 
 
-class Detokenize(_Endpoint):
+class Detokenize(JsonEndpoint):
     """Ids to text."""
 
-    async def _answer(self, body: bytes) -> dict[str, Any]:
+    async def _answer(self, body: bytes, tenant: str) -> dict[str, Any]:
         request = await parsed(parse_detokenize_request, body)
         model = self._models.named(request.model)
         _refuse_tokens(request.tokens, model.engine)
