@@ -14,13 +14,11 @@ def llama_spec(config: HfConfig) -> ModelSpec:
     """The defaults of missing settings are those of transformers' LlamaConfig."""
     config.require("attention_bias", False)
     config.require("mlp_bias", False)
-    heads = config.count("num_attention_heads", 32)
     return _spec(
         config,
         "llama",
-        kv_heads=config.integer("num_key_value_heads", heads),
-        mlp_size=config.integer("intermediate_size", 11008),
-        context_tokens=config.integer("max_position_embeddings", 2048),
+        mlp_size=11008,
+        context_tokens=2048,
         windows=_alike(config, "llama", 0),
     )
 
@@ -30,9 +28,9 @@ def mistral_spec(config: HfConfig) -> ModelSpec:
     return _spec(
         config,
         "mistral",
-        kv_heads=config.integer("num_key_value_heads", 8),
-        mlp_size=config.integer("intermediate_size", 14336),
-        context_tokens=config.integer("max_position_embeddings", 131072),
+        kv_heads=8,
+        mlp_size=14336,
+        context_tokens=131072,
         windows=_alike(config, "mistral", config.window(4096) or 0),
     )
 
@@ -42,9 +40,9 @@ def qwen2_spec(config: HfConfig) -> ModelSpec:
     return _spec(
         config,
         "qwen2",
-        kv_heads=config.integer("num_key_value_heads", 32),
-        mlp_size=config.integer("intermediate_size", 22016),
-        context_tokens=config.integer("max_position_embeddings", 32768),
+        kv_heads=32,
+        mlp_size=22016,
+        context_tokens=32768,
         windows=_qwen_windows(config),
         vocab_size=151_936,
         qkv_bias=True,
@@ -57,9 +55,9 @@ def qwen3_spec(config: HfConfig) -> ModelSpec:
     return _spec(
         config,
         "qwen3",
-        kv_heads=config.integer("num_key_value_heads", 32),
-        mlp_size=config.integer("intermediate_size", 22016),
-        context_tokens=config.integer("max_position_embeddings", 32768),
+        kv_heads=32,
+        mlp_size=22016,
+        context_tokens=32768,
         windows=_qwen_windows(config),
         vocab_size=151_936,
         head_dim=128,
@@ -97,15 +95,16 @@ def _spec(
     config: HfConfig,
     architecture: str,
     *,
-    kv_heads: int,
     mlp_size: int,
     context_tokens: int,
     windows: list[int],
+    kv_heads: int | None = None,
     vocab_size: int = 32_000,
     head_dim: int | None = None,
     qkv_bias: bool = False,
     qk_norm: bool = False,
 ) -> ModelSpec:
+    """The sizes are what a missing setting means; without `kv_heads` and `head_dim` that follows from the heads."""
     config.require("hidden_act", "silu")
     hidden, heads = config.integer("hidden_size", 4096), config.count("num_attention_heads", 32)
     head_dim = config.count("head_dim", head_dim or max(hidden // heads, 1))
@@ -114,15 +113,15 @@ def _spec(
         architecture=architecture,
         vocab_size=config.integer("vocab_size", vocab_size),
         hidden_size=hidden,
-        context_tokens=context_tokens,
+        context_tokens=config.integer("max_position_embeddings", context_tokens),
         norm_eps=config.number("rms_norm_eps", 1e-6),
         tied_head=config.flag("tie_word_embeddings", False),
         layers=tuple(
             LayerSpec(
                 heads=heads,
-                kv_heads=kv_heads,
+                kv_heads=config.integer("num_key_value_heads", kv_heads or heads),
                 head_dim=head_dim,
-                mlp_size=mlp_size,
+                mlp_size=config.integer("intermediate_size", mlp_size),
                 rope_base=rope.base,
                 rope_factor=rope.factor,
                 rope_divisors=rope.divisors,
