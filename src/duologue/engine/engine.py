@@ -26,13 +26,13 @@ from duologue.dialogue.stop import StopMatcher
 from duologue.dialogue.template import ChatTemplate
 from duologue.dialogue.tokenizer import Tokenizer
 from duologue.engine.events import EngineStats, TokenEvent
-from duologue.engine.generation import Generation
 from duologue.engine.grammars import Grammars
 from duologue.engine.load import load_for_engine
 from duologue.engine.request import NO_MARKS, PromptMarks, Request
 from duologue.engine.runner import Runner
 from duologue.engine.sampling_params import SamplingParams
 from duologue.engine.scheduler import SchedulerConfig
+from duologue.engine.script_interface import ScriptInterface
 from duologue.engine.threads import default_threads
 from duologue.engine.worker import Worker
 from duologue.errors import EngineStoppedError, InvalidRequestError
@@ -45,7 +45,7 @@ NUMERICS_VERSION = 2
 _log = logging.getLogger(__name__)
 
 
-class Engine(Generation):
+class Engine(ScriptInterface):
     """Loads one model and serves many requests at once.
 
     `submit`, `abort`, `stats` and `drain` may be called from any thread. Use as a context manager, or call `close`.

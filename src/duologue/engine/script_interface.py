@@ -23,7 +23,7 @@ from duologue.errors import EngineStoppedError
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
-class Generation(ABC):
+class ScriptInterface(ABC):
     """Built on `submit` and `abort`, which the engine has."""
 
     tokenizer: Tokenizer
