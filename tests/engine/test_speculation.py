@@ -13,6 +13,7 @@ from duologue import Completion, Engine, Grammar, SamplingParams, TokenLogprob
 from duologue.cache.kv_cache import GLOBAL, LOCAL
 from duologue.cache.scope import DEFAULT_SCOPE
 from duologue.engine.chunk import Chunk
+from duologue.engine.drafter import Ids
 from duologue.engine.grammars import Grammars
 from duologue.engine.request import PromptMarks, Request
 from duologue.engine.scheduler import SchedulerConfig
@@ -357,3 +358,27 @@ def test_a_draft_takes_no_page_that_somebody_needs(model: PackedModel, spare: in
     case.drain()
     assert [request.tokens.tolist() for request in requests] == list(replies.values())
     assert case.worker.scheduler.preemptions_total <= 1 - spare
+
+
+class WholeDrafts(Speculation):
+    """Drafts as much as it may, whatever it costs."""
+
+    def choose(self, chunks: Sequence[Chunk], streams: Sequence[object], rows: int) -> list[Ids]:
+        return [np.ones(stream.most, dtype=np.int32) for stream in streams]  # type: ignore[attr-defined]
+
+
+def test_a_draft_ends_with_its_page_unless_the_next_is_promised_to_nobody(model: PackedModel) -> None:
+    case = case_for(model, global_pages=2)
+    request = case.submit(list(range(60)), 12, seed=0)
+    while not request.completion_tokens:
+        case.worker.step()
+    assert (request.total_tokens, case.cache.available(GLOBAL)) == (61, 1)
+    speculation = WholeDrafts(case.cache, 8)
+
+    def drafted(promised: tuple[int, int]) -> int:
+        [chunk] = speculation.with_drafts([Chunk(request, 1, samples=True)], 64, lambda: promised)
+        return len(chunk.drafts)
+
+    assert drafted((1, 0)) == PAGE_TOKENS - 61
+    assert drafted((0, 0)) == 8
+    assert case.cache.available(GLOBAL) == 0
