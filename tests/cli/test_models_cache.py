@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.invoke import CommandLine
-from tests.models.hub_case import Hub, Repository, serve_hub
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Hub]:
-    with serve_hub() as hub:
-        yield hub
-
-
-@pytest.fixture
-def hub(served: Hub, tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.setenv("DUOLOGUE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    served.repositories = {
-        "tiny-org/tiny": Repository(shutil.copytree(tiny_model_dir, tmp_path / "repository"))
-    }
-    return served
+from tests.models.hub_case import Hub
 
 
 def test_from_pull_to_rm(hub: Hub, duologue: CommandLine) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,32 +15,10 @@ from duologue.models.hub import fetch_from_hub, hub_folder, repository_lock
 from duologue.models.hub_id import HubId
 from duologue.models.inventory import Entry, find, inventory
 from duologue.models.load import load_model
-from duologue.models.store import CACHE_VARIABLE, remember_digest
-from tests.models.hub_case import Hub, Repository, serve_hub
+from duologue.models.store import remember_digest
+from tests.models.hub_case import Hub
 
 TINY = HubId("tiny-org/tiny")
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Hub]:
-    with serve_hub() as hub:
-        yield hub
-
-
-@pytest.fixture
-def hub(
-    served: Hub, cache: Path, tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> Hub:
-    monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    served.repositories = {TINY.repo: Repository(shutil.copytree(tiny_model_dir, tmp_path / "repository"))}
-    return served
 
 
 def entry(name: str) -> Entry:

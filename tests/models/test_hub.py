@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,36 +13,19 @@ from duologue.models.hf_checkpoint import read_hf_folder
 from duologue.models.hub import fetch_from_hub, record_path, records
 from duologue.models.hub_id import HubId, model_files, parse_hub_id
 from duologue.models.source import resolve
-from duologue.models.store import CACHE_VARIABLE
-from tests.models.hub_case import Hub, Repository, serve_hub
+from tests.models.hub_case import Hub, Repository
 from tests.models.shards import cut_into_shards
 
 TINY = HubId("tiny-org/tiny")
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[Hub]:
-    with serve_hub() as hub:
-        yield hub
-
-
 @pytest.fixture
-def hub(served: Hub, tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """With `tiny-org/tiny`, a folder with more in it than is needed."""
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    for name in ("HF_HUB_OFFLINE", "HF_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    folder = shutil.copytree(tiny_model_dir, tmp_path / "repository")
+def hub(hub: Hub) -> Hub:
+    """With more in `tiny-org/tiny` than is needed."""
+    folder = hub.repositories[TINY.repo].folder
     (folder / "README.md").write_text("not needed")
     (folder / "pytorch_model.bin").write_bytes(b"not needed")
-    served.repositories = {TINY.repo: Repository(folder)}
-    served.requests.clear()
-    served.cut.clear()
-    served.damaged.clear()
-    served.failing = False
-    return served
+    return hub
 
 
 def test_only_what_is_needed_is_fetched_and_only_once(hub: Hub) -> None:

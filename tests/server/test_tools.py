@@ -9,16 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from duologue import Engine
 from duologue.dialogue.template import ChatTemplate
 from duologue.dialogue.tool_format import find_tool_format
 from duologue.dialogue.tool_parser import ToolCallParser
 from duologue.engine.grammars import Grammars
 from duologue.engine.sampling_params import SamplingParams
-from duologue.models.random_model import write_random_llama
-from tests.server.conftest import RunningServer, running_server
+from tests.server.conftest import RunningServer
 from tests.server.test_completions import stream
-from tests.server.tool_template import HERMES, give_template
+from tests.server.tool_template import serve_tools
 
 WEATHER = {
     "type": "function",
@@ -41,12 +39,7 @@ TIME = {"type": "function", "function": {"name": "time"}}
 
 @pytest.fixture(scope="module")
 def tooled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    folder = write_random_llama(tmp_path_factory.mktemp("tools") / "tooled", kv_heads=2, seed=3)
-    give_template(folder, HERMES)
-    with (
-        Engine.load(folder, kv_memory_bytes=8 << 20, threads=1) as engine,
-        running_server(engine) as server,
-    ):
+    with serve_tools(tmp_path_factory.mktemp("tools") / "tooled") as server:
         yield server
 
 

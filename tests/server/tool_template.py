@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from duologue import Engine
+from duologue.models.random_model import write_random_llama
+from tests.server.conftest import RunningServer, running_server
 
 HERMES = (
     "{%- if tools %}<|im_start|>system\n"
@@ -31,3 +37,14 @@ def give_template(folder: Path, template: str) -> Path:
     config["chat_template"] = template
     file.write_text(json.dumps(config))
     return folder
+
+
+@contextmanager
+def serve_tools(folder: Path) -> Iterator[RunningServer]:
+    """A server for a random model that is written to `folder` and knows functions by HERMES."""
+    give_template(write_random_llama(folder, kv_heads=2, seed=3), HERMES)
+    with (
+        Engine.load(folder, kv_memory_bytes=8 << 20, threads=1) as engine,
+        running_server(engine) as server,
+    ):
+        yield server
