@@ -30,21 +30,21 @@ _PAUSE_S = 0.002
 
 # Reads streams until they end; a process of its own, so that none of its time counts.
 _READER = """
-import json, socket, sys, threading
+import concurrent.futures, json, socket, sys
 port, streams, tokens = map(int, sys.argv[1:])
 body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True,
                    "max_tokens": tokens, "ignore_eos": True, "seed": 1}).encode()
-head = f"POST /v1/chat/completions HTTP/1.1\\r\\nhost: x\\r\\nconnection: close\\r\\ncontent-length: {len(body)}\\r\\n\\r\\n"
-def read():
+head = f"POST /v1/chat/completions HTTP/1.1\\r\\nhost: localhost\\r\\nconnection: close\\r\\n"
+head += f"content-length: {len(body)}\\r\\n\\r\\n"
+def read(_):
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(head.encode() + body)
         tail = b""
         while piece := connection.recv(65536):
             tail = (tail + piece)[-200:]
         assert b"data: [DONE]" in tail, tail
-threads = [threading.Thread(target=read) for _ in range(streams)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
+with concurrent.futures.ThreadPoolExecutor(streams) as pool:
+    list(pool.map(read, range(streams)))  # raises what any of them does
 """
 
 
